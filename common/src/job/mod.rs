@@ -1,0 +1,129 @@
+//! The job: what users write (the *spec*), and what is stored of it.
+//!
+//! One form of spec for files, requests and the command line (contract, section 1). It is read by
+//! hand, field by field, so that every error names field, value and the right form; two specs
+//! that mean the same are equal, so that applying a file twice is no change.
+
+mod read;
+mod spec;
+mod stored;
+mod write;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+
+pub use read::{FieldError, Invalid, Unknown, nearest};
+pub use stored::{Job, Meta, Paused};
+
+use crate::backoff::Retry;
+use crate::name::{App, Handler, JobId};
+use crate::schedule::Schedule;
+
+/// The longest `params`, in bytes of JSON.
+pub const MAX_PARAMS: usize = 256 * 1024;
+
+/// The most shards a run can have.
+pub const MAX_SHARDS: u32 = 1024;
+
+/// What a user says of a job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobSpec {
+    /// The job's id; never changes.
+    pub id: JobId,
+    /// A title, any text.
+    pub title: String,
+    /// A description, any text.
+    pub description: String,
+    /// Whom to ask.
+    pub owner: String,
+    /// The group of executors that runs it.
+    pub app: App,
+    /// The function inside the app.
+    pub handler: Handler,
+    /// When it is due; nothing: on demand only.
+    pub schedule: Option<Schedule>,
+    /// What the handler gets; `null` is nothing.
+    pub params: Value,
+    /// How many pieces a run has; 1 is unsharded.
+    pub shards: u32,
+    /// An item for each shard, or empty.
+    pub shard_params: Vec<Value>,
+    /// What a fire does while an earlier run goes on.
+    pub overlap: Overlap,
+    /// What becomes of missed instants.
+    pub misfire: Misfire,
+    /// Attempts after the first.
+    pub retry: Retry,
+    /// How many times a shard whose executor was lost goes to another.
+    pub redeliveries: u32,
+    /// How long one attempt may take; nothing: as long as it likes.
+    pub timeout: Option<Duration>,
+    /// How long a dispatch may wait for its first start.
+    pub start_deadline: Duration,
+    /// How long a fire waits while there is no executor of the handler.
+    pub no_executor_wait: Duration,
+    /// Which ends are alerts.
+    pub alert: Vec<AlertWhen>,
+    /// Words to select jobs by.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// What a fire does while an earlier run of the job goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overlap {
+    /// It runs beside it.
+    Allow,
+}
+
+/// What becomes of instants that were missed (contract, section 2).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Misfire {
+    /// Which of them run.
+    pub policy: MisfirePolicy,
+    /// An instant missed by less is late, and no misfire.
+    pub grace: Duration,
+    /// An instant older than this is recorded and never run.
+    pub window: Duration,
+}
+
+impl Default for Misfire {
+    fn default() -> Self {
+        Self {
+            policy: MisfirePolicy::Once,
+            grace: Duration::from_secs(10),
+            window: Duration::from_secs(86_400),
+        }
+    }
+}
+
+/// Which missed instants run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MisfirePolicy {
+    /// The latest one.
+    Once,
+    /// All of them, in order.
+    All,
+    /// None of them.
+    Skip,
+}
+
+impl MisfirePolicy {
+    pub(crate) const WORDS: [(&'static str, Self); 3] =
+        [("once", Self::Once), ("all", Self::All), ("skip", Self::Skip)];
+}
+
+/// An end of a run that is an alert.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum AlertWhen {
+    /// The run failed for good.
+    Failed,
+}
+
+impl JobSpec {
+    /// The zone of the schedule, UTC without one.
+    pub fn timezone(&self) -> &str {
+        self.schedule.as_ref().map_or("UTC", |schedule| schedule.timezone().name())
+    }
+}

@@ -1,0 +1,231 @@
+//! From JSON to a checked [`JobSpec`].
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::read::{Errors, Fields, Invalid, Unknown, read_duration, string};
+use super::{AlertWhen, JobSpec, MAX_PARAMS, MAX_SHARDS, Misfire, MisfirePolicy, Overlap};
+use crate::backoff::Retry;
+use crate::schedule::{Fold, Gap, Moment, Schedule, Timing, Zone};
+
+const HOUR: Duration = Duration::from_secs(3600);
+const NAME: &str = "write a name of 1 to 64 letters, digits, '-' or '_'";
+
+impl JobSpec {
+    /// Reads and checks a spec; finds everything that is wrong with it, not only the first.
+    pub fn from_json(value: &Value, unknown: Unknown) -> Result<Self, Invalid> {
+        let errors = Errors::default();
+        let spec = Fields::of(value, "", unknown, &errors).and_then(read_spec);
+        errors.or(spec)
+    }
+}
+
+fn read_spec(mut fields: Fields<'_>) -> Option<JobSpec> {
+    let id = fields.required("id", NAME);
+    let title = fields.text("title", 200).unwrap_or_default();
+    let description = fields.text("description", 4096).unwrap_or_default();
+    let owner = fields.text("owner", 200).unwrap_or_default();
+    let app = fields.required("app", NAME);
+    let handler = fields.required("handler", NAME);
+    let schedule = read_schedule(&mut fields);
+    let params = fields.read("params", read_params).unwrap_or(Value::Null);
+    let shards = fields.read("shards", read_shards).unwrap_or(1);
+    let shard_params = read_shard_params(&mut fields, shards);
+    let overlap = read_overlap(&mut fields);
+    let misfire = read_misfire(&mut fields);
+    let retry = read_retry(&mut fields);
+    let redeliveries = fields.whole("redeliveries", 0..=100).unwrap_or(2);
+    let timeout = fields.read("timeout", read_timeout).unwrap_or(Some(HOUR));
+    let start_deadline = fields.duration("start_deadline").unwrap_or(HOUR);
+    let no_executor_wait = fields.duration("no_executor_wait").unwrap_or(Duration::from_secs(120));
+    let alert = read_alert(&mut fields);
+    let labels = fields.read("labels", read_labels).unwrap_or_default();
+    if timeout.is_some_and(|timeout| timeout.is_zero()) {
+        fields.fail("timeout", "an attempt needs some time; write none for no limit");
+    }
+    if start_deadline < Duration::from_secs(1) {
+        fields.fail("start_deadline", "it is at least 1s");
+    }
+    refuse_not_yet(&mut fields);
+    fields.finish();
+    Some(JobSpec {
+        id: id?,
+        title,
+        description,
+        owner,
+        app: app?,
+        handler: handler?,
+        schedule,
+        params,
+        shards,
+        shard_params,
+        overlap,
+        misfire,
+        retry,
+        redeliveries,
+        timeout,
+        start_deadline,
+        no_executor_wait,
+        alert,
+        labels,
+    })
+}
+
+/// Fields that are promised and not built yet: refused, never ignored.
+fn refuse_not_yet(fields: &mut Fields<'_>) {
+    let defaults: [(&'static str, Value); 7] = [
+        ("route", Value::from("any")),
+        ("queue_limit", Value::from(100)),
+        ("priority", Value::from(5)),
+        ("max_running", Value::Null),
+        ("rate", Value::Null),
+        ("pause_after_failures", Value::Null),
+        ("then", Value::Array(Vec::new())),
+    ];
+    for (field, default) in defaults {
+        if fields.raw(field).is_some_and(|value| *value != default) {
+            fields.fail(field, format!("not yet: only the default, {default}, works in this version"));
+        }
+    }
+}
+
+fn read_overlap(fields: &mut Fields<'_>) -> Overlap {
+    match fields.raw("overlap").map(string) {
+        Some(Ok("allow")) => {}
+        Some(Ok("queue" | "skip" | "replace")) => {
+            fields.fail("overlap", "not yet: write allow, the only one that works in this version");
+        }
+        Some(_) => fields.fail("overlap", "it is one of queue, skip, replace, allow"),
+        None => fields.fail(
+            "overlap",
+            "the default, queue, does not work yet: write `overlap: allow` (runs of this job may \
+             go on side by side)",
+        ),
+    }
+    Overlap::Allow
+}
+
+fn read_params(value: &Value) -> Result<Value, String> {
+    let size = value.to_string().len();
+    if size > MAX_PARAMS {
+        return Err(format!("it has {size} bytes of JSON, the limit is {MAX_PARAMS}"));
+    }
+    Ok(value.clone())
+}
+
+fn read_shards(value: &Value) -> Result<u32, String> {
+    if value.as_str() == Some("executors") {
+        return Err("not yet: write a number".into());
+    }
+    value
+        .as_u64()
+        .and_then(|n| u32::try_from(n).ok())
+        .filter(|n| (1..=MAX_SHARDS).contains(n))
+        .ok_or(format!("write a whole number from 1 to {MAX_SHARDS}"))
+}
+
+fn read_shard_params(fields: &mut Fields<'_>, shards: u32) -> Vec<Value> {
+    fields
+        .read("shard_params", |value| {
+            let Value::Array(items) = value else {
+                return Err("write a list with an item for each shard".into());
+            };
+            if !items.is_empty() && items.len() != shards as usize {
+                return Err(format!("it has {} items for {shards} shards", items.len()));
+            }
+            let size = value.to_string().len();
+            if size > MAX_PARAMS {
+                return Err(format!("it has {size} bytes of JSON, the limit is {MAX_PARAMS}"));
+            }
+            Ok(items.clone())
+        })
+        .unwrap_or_default()
+}
+
+/// The outer `None` is an absent or broken field, the inner one no limit.
+fn read_timeout(value: &Value) -> Result<Option<Duration>, String> {
+    if value.as_str() == Some("none") {
+        return Ok(None);
+    }
+    read_duration(value).map(Some).map_err(|problem| format!("{problem}, or none for no limit"))
+}
+
+fn read_misfire(fields: &mut Fields<'_>) -> Misfire {
+    let mut misfire = Misfire::default();
+    if let Some(mut inner) = fields.object("misfire") {
+        if let Some(policy) = inner.choice("policy", &MisfirePolicy::WORDS) {
+            misfire.policy = policy;
+        }
+        if let Some(grace) = inner.duration("grace") {
+            misfire.grace = grace;
+        }
+        if let Some(window) = inner.duration("window") {
+            misfire.window = window;
+        }
+        if misfire.window < misfire.grace {
+            inner.fail("window", "it is at least as long as the grace");
+        }
+        inner.finish();
+    }
+    misfire
+}
+
+fn read_retry(fields: &mut Fields<'_>) -> Retry {
+    let mut retry = Retry::default();
+    if let Some(mut inner) = fields.object("retry") {
+        retry.max = inner.whole("max", 0..=1000).unwrap_or(retry.max);
+        retry.initial = inner.duration("initial").unwrap_or(retry.initial);
+        retry.factor = inner.number("factor", 1.0..=100.0).unwrap_or(retry.factor);
+        retry.cap = inner.duration("cap").unwrap_or(retry.cap.max(retry.initial));
+        retry.jitter = inner.number("jitter", 0.0..=1.0).unwrap_or(retry.jitter);
+        if retry.cap < retry.initial {
+            inner.fail("cap", "it is at least as long as `initial`");
+        }
+        inner.finish();
+    }
+    retry
+}
+
+fn read_alert(fields: &mut Fields<'_>) -> Vec<AlertWhen> {
+    let mut when = vec![AlertWhen::Failed];
+    if let Some(mut inner) = fields.object("alert") {
+        if let Some(words) = inner.choice_list("when", &[("failed", Some(AlertWhen::Failed)), ("recovered", None)]) {
+            if words.contains(&None) {
+                inner.fail("when", "recovered: not yet; write [failed] or []");
+            }
+            when = words.into_iter().flatten().collect();
+            when.sort_unstable();
+            when.dedup();
+        }
+        if inner.raw("channels").is_some_and(|value| value.as_array().is_none_or(|c| !c.is_empty())) {
+            inner.fail("channels", "not yet: alerts go to the NATS stream of alerts");
+        }
+        inner.finish();
+    }
+    when
+}
+
+fn read_labels(value: &Value) -> Result<BTreeMap<String, String>, String> {
+    let Value::Object(map) = value else {
+        return Err("write names with texts, as {team: billing}".into());
+    };
+    if map.len() > 32 {
+        return Err(format!("there are {} labels, the limit is 32", map.len()));
+    }
+    let mut labels = BTreeMap::new();
+    for (name, value) in map {
+        let sound = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+        if name.is_empty() || name.len() > 63 || !name.chars().all(sound) {
+            return Err(format!("{name:?} is no label: use 1 to 63 letters, digits, - _ . or /"));
+        }
+        let text = string(value).map_err(|problem| format!("{name}: {problem}"))?;
+        if text.chars().count() > 63 {
+            return Err(format!("{name}: a label's text has at most 63 characters"));
+        }
+        labels.insert(name.clone(), text.into());
+    }
+    Ok(labels)
+}

@@ -1,0 +1,189 @@
+//! The names of subjects, streams, buckets and consumers: the one place that spells them.
+//!
+//! Everything carries the installation's prefix, so that two installations share an account
+//! without meeting. Tokens go from general to specific. *Invariant: every token that comes from
+//! outside is a checked name*, so nothing here can widen a subject.
+
+use taskparty_common::name::{App, Handler, Instance, JobId, Prefix};
+use uuid::Uuid;
+
+/// The durable consumer on TRIGGERS that all schedulers pull from.
+pub const SCHEDULERS: &str = "schedulers";
+
+/// The durable consumer on RESULTS that the log writer pulls from.
+pub const LOG_WRITER: &str = "log-writer";
+
+/// The names of one installation.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Names {
+    prefix: Prefix,
+}
+
+impl Names {
+    /// The names under `prefix`.
+    pub fn new(prefix: Prefix) -> Self {
+        Self { prefix }
+    }
+
+    /// The installation's prefix.
+    pub fn prefix(&self) -> &Prefix {
+        &self.prefix
+    }
+
+    /// The stream that holds the work of one app.
+    pub fn dispatch_stream(&self, app: &App) -> String {
+        format!("{}_DISPATCH_{app}", self.prefix.upper())
+    }
+
+    /// The stream of triggers, now and later.
+    pub fn triggers_stream(&self) -> String {
+        format!("{}_TRIGGERS", self.prefix.upper())
+    }
+
+    /// The stream of what happened: the log writer's only input.
+    pub fn results_stream(&self) -> String {
+        format!("{}_RESULTS", self.prefix.upper())
+    }
+
+    /// The stream of handlers' log lines.
+    pub fn logs_stream(&self) -> String {
+        format!("{}_LOGS", self.prefix.upper())
+    }
+
+    /// The stream of alerts.
+    pub fn alerts_stream(&self) -> String {
+        format!("{}_ALERTS", self.prefix.upper())
+    }
+
+    /// One dispatched attempt of one shard, for any instance that has the handler.
+    pub fn dispatch(&self, app: &App, handler: &Handler, run: Uuid, shard: u32, attempt: u32) -> String {
+        format!("{}.dispatch.{app}.{handler}.{run}.{shard}.{attempt}", self.prefix)
+    }
+
+    /// All work of a handler: the filter of its consumer.
+    pub fn dispatch_of(&self, app: &App, handler: &Handler) -> String {
+        format!("{}.dispatch.{app}.{handler}.>", self.prefix)
+    }
+
+    /// A trigger of a job that is due now.
+    pub fn trigger(&self, job: &JobId) -> String {
+        format!("{}.trigger.{job}", self.prefix)
+    }
+
+    /// Every trigger that is due: the filter of the schedulers' consumer.
+    pub fn triggers(&self) -> String {
+        format!("{}.trigger.*", self.prefix)
+    }
+
+    /// A trigger that waits in the server for its time. `id` may hold dots.
+    pub fn delay(&self, id: &str) -> String {
+        format!("{}.delay.{id}", self.prefix)
+    }
+
+    /// The next run of a fixed-delay job; publishing again replaces it.
+    pub fn next_delay(&self, job: &JobId) -> String {
+        format!("{}.delay.next.{job}", self.prefix)
+    }
+
+    /// The trigger's results of an app's jobs.
+    pub fn fired(&self, app: &App) -> String {
+        format!("{}.fired.{app}", self.prefix)
+    }
+
+    /// The trigger's results of every app.
+    pub fn fired_all(&self) -> String {
+        format!("{}.fired.*", self.prefix)
+    }
+
+    /// What handlers have started.
+    pub fn started(&self, app: &App) -> String {
+        format!("{}.started.{app}", self.prefix)
+    }
+
+    /// How far handlers are.
+    pub fn progress(&self, app: &App) -> String {
+        format!("{}.progress.{app}", self.prefix)
+    }
+
+    /// The handlers' results.
+    pub fn result(&self, app: &App) -> String {
+        format!("{}.result.{app}", self.prefix)
+    }
+
+    /// Log lines of one job's handlers.
+    pub fn log(&self, app: &App, job: &JobId) -> String {
+        format!("{}.log.{app}.{job}", self.prefix)
+    }
+
+    /// Alerts about a job.
+    pub fn alert(&self, job: &JobId) -> String {
+        format!("{}.alert.{job}", self.prefix)
+    }
+
+    /// A request to stop a run.
+    pub fn cancel(&self, app: &App, run: Uuid) -> String {
+        format!("{}.cancel.{app}.{run}", self.prefix)
+    }
+
+    /// Every request to stop a run of an app: what an executor subscribes to.
+    pub fn cancels(&self, app: &App) -> String {
+        format!("{}.cancel.{app}.>", self.prefix)
+    }
+
+    /// Questions to one executor: is it there, is there room.
+    pub fn probe(&self, app: &App, instance: &Instance) -> String {
+        format!("{}.probe.{app}.{instance}", self.prefix)
+    }
+
+    /// An endpoint of the NATS service.
+    pub fn api(&self, noun: &str, verb: &str) -> String {
+        format!("{}.api.{noun}.{verb}", self.prefix)
+    }
+
+    /// A bucket's name.
+    pub fn bucket(&self, bucket: Bucket) -> String {
+        format!("{}_{}", self.prefix, bucket.suffix())
+    }
+
+    /// The stream behind a bucket.
+    pub fn bucket_stream(&self, bucket: Bucket) -> String {
+        format!("KV_{}", self.bucket(bucket))
+    }
+
+    /// The subject behind a key of a bucket.
+    pub fn key(&self, bucket: Bucket, key: &str) -> String {
+        format!("$KV.{}.{key}", self.bucket(bucket))
+    }
+}
+
+/// The key-value buckets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Bucket {
+    /// Job definitions, by job.
+    Jobs,
+    /// The lock per fire time.
+    Fires,
+    /// The instants up to which schedulers have handled their jobs; and the log writer's place.
+    Cursors,
+    /// Live executors, by `<app>.<instance>`.
+    Executors,
+    /// Live schedulers, by instance.
+    Schedulers,
+}
+
+impl Bucket {
+    /// Every bucket.
+    pub const ALL: [Bucket; 5] =
+        [Bucket::Jobs, Bucket::Fires, Bucket::Cursors, Bucket::Executors, Bucket::Schedulers];
+
+    /// The bucket's name without the prefix.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Bucket::Jobs => "jobs",
+            Bucket::Fires => "fires",
+            Bucket::Cursors => "cursors",
+            Bucket::Executors => "executors",
+            Bucket::Schedulers => "schedulers",
+        }
+    }
+}
