@@ -144,6 +144,8 @@ pub struct Intent {
     pub job: JobId,
     /// The revision of the job that is fired.
     pub revision: u64,
+    /// The start of the job's past, as its meta had it.
+    pub since: DateTime<Utc>,
     /// The scheduler that took the lock.
     pub owner: Instance,
     /// Why the job is due.
@@ -182,6 +184,8 @@ pub struct Fired {
     pub handler: Handler,
     /// The job's revision.
     pub revision: u64,
+    /// The start of the job's past, as its meta had it.
+    pub since: DateTime<Utc>,
     /// The scheduler that took the lock.
     pub owner: Instance,
     /// Why the job was due.
@@ -220,6 +224,10 @@ pub struct TriggerRequest {
     pub id: String,
     /// The job.
     pub job: JobId,
+    /// The job's app, as the sender knew it: for the record when the job is gone.
+    pub app: App,
+    /// The job's handler, likewise.
+    pub handler: Handler,
     /// Why.
     pub trigger: Trigger,
     /// The run that it makes, or that it goes on with.
@@ -246,6 +254,8 @@ pub struct TriggerRequest {
 pub struct RetryOf {
     /// The revision that the run was made with.
     pub revision: u64,
+    /// The start of the job's past when the run was made.
+    pub since: DateTime<Utc>,
     /// The nominal instant of the run.
     pub fire_time: DateTime<Utc>,
     /// The shard and the attempt to make.
