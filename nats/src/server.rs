@@ -28,6 +28,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+pub(crate) use binary::new_enough;
 pub use binary::{Binary, FindError, OLDEST, Search, Source, find};
 pub use cluster::{Cluster, ClusterConfig};
 pub use config::{JetStream, Port, ServerConfig};
