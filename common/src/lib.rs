@@ -8,6 +8,7 @@ pub mod backoff;
 pub mod dispatch;
 pub mod duration;
 pub mod fire;
+pub mod job;
 pub mod name;
 pub mod outcome;
 pub mod schedule;

@@ -5,6 +5,7 @@
 //! that mean the same are equal, so that applying a file twice is no change.
 
 mod read;
+mod schedule_field;
 mod spec;
 mod stored;
 mod write;

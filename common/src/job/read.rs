@@ -31,8 +31,8 @@ impl fmt::Display for FieldError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.field.is_empty(), &self.value) {
             (true, _) => f.write_str(&self.problem),
-            (false, None) => write!(f, "{}: {}", self.field, self.problem),
-            (false, Some(value)) => write!(f, "{}: {value}: {}", self.field, self.problem),
+            (false, Some(value)) if !self.problem.starts_with(value) => write!(f, "{}: {value}: {}", self.field, self.problem),
+            (false, _) => write!(f, "{}: {}", self.field, self.problem),
         }
     }
 }
@@ -118,14 +118,13 @@ impl<'a> Fields<'a> {
         Some(Self { path: path.into(), map, unknown, errors, asked: BTreeSet::new() })
     }
 
-    /// How strict this reading is.
-    pub(crate) fn unknown(&self) -> Unknown {
-        self.unknown
-    }
-
-    /// The whole path of a field of this object.
+    /// The whole path of a field of this object; of the object itself for an empty `field`.
     pub(crate) fn path_of(&self, field: &str) -> String {
-        if self.path.is_empty() { field.into() } else { format!("{}.{field}", self.path) }
+        match (self.path.as_str(), field) {
+            ("", field) => field.into(),
+            (path, "") => path.into(),
+            (path, field) => format!("{path}.{field}"),
+        }
     }
 
     /// Records a problem with `field`, showing its value.

@@ -1,15 +1,15 @@
 //! From JSON to a checked [`JobSpec`].
 
 use std::collections::BTreeMap;
-use std::str::FromStr;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use super::read::{Errors, Fields, Invalid, Unknown, read_duration, string};
-use super::{AlertWhen, JobSpec, MAX_PARAMS, MAX_SHARDS, Misfire, MisfirePolicy, Overlap};
+use super::{
+    AlertWhen, JobSpec, MAX_PARAMS, MAX_SHARDS, Misfire, MisfirePolicy, Overlap, schedule_field,
+};
 use crate::backoff::Retry;
-use crate::schedule::{Fold, Gap, Moment, Schedule, Timing, Zone};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const NAME: &str = "write a name of 1 to 64 letters, digits, '-' or '_'";
@@ -30,7 +30,7 @@ fn read_spec(mut fields: Fields<'_>) -> Option<JobSpec> {
     let owner = fields.text("owner", 200).unwrap_or_default();
     let app = fields.required("app", NAME);
     let handler = fields.required("handler", NAME);
-    let schedule = read_schedule(&mut fields);
+    let schedule = schedule_field::read(&mut fields);
     let params = fields.read("params", read_params).unwrap_or(Value::Null);
     let shards = fields.read("shards", read_shards).unwrap_or(1);
     let shard_params = read_shard_params(&mut fields, shards);
