@@ -137,7 +137,9 @@ pub async fn connect(config: &ConnectConfig) -> Result<Nats, ConnectError> {
     let attempt = timeout(config.connect_deadline, options.connect(&servers[..])).await;
     let client = match attempt {
         Ok(Ok(client)) => client,
-        Ok(Err(error)) => return Err(diagnose::failed_connect(config, &servers, Some(&error)).await),
+        Ok(Err(error)) => {
+            return Err(diagnose::failed_connect(config, &servers, Some(&error)).await);
+        }
         Err(_) => return Err(diagnose::failed_connect(config, &servers, None).await),
     };
     let info = client.server_info();
@@ -161,12 +163,16 @@ pub async fn connect(config: &ConnectConfig) -> Result<Nats, ConnectError> {
 /// # Errors
 /// [`ConnectError::Stopped`] after `shutdown`; and what waiting cannot mend: a wrong URL or a
 /// file that cannot be read.
-pub async fn connect_when_up(config: &ConnectConfig, shutdown: &CancellationToken) -> Result<Nats, ConnectError> {
+pub async fn connect_when_up(
+    config: &ConnectConfig,
+    shutdown: &CancellationToken,
+) -> Result<Nats, ConnectError> {
     let mut retry = RETRY_FIRST;
     let mut say_again = SAY_AGAIN_FIRST;
     let mut said: Option<Instant> = None;
     loop {
-        let attempt = shutdown.run_until_cancelled(connect(config)).await.ok_or(ConnectError::Stopped)?;
+        let attempt =
+            shutdown.run_until_cancelled(connect(config)).await.ok_or(ConnectError::Stopped)?;
         let error = match attempt {
             Ok(nats) => return Ok(nats),
             Err(error) if error.is_permanent() => return Err(error),
@@ -180,7 +186,10 @@ pub async fn connect_when_up(config: &ConnectConfig, shutdown: &CancellationToke
             tracing::warn!(code = error.code(), %error, "cannot use NATS yet; trying again until it works");
         }
         let pause = jittered(retry);
-        shutdown.run_until_cancelled(tokio::time::sleep(pause)).await.ok_or(ConnectError::Stopped)?;
+        shutdown
+            .run_until_cancelled(tokio::time::sleep(pause))
+            .await
+            .ok_or(ConnectError::Stopped)?;
         retry = (retry * 2).min(RETRY_MOST);
     }
 }
@@ -191,7 +200,8 @@ fn jittered(pause: Duration) -> Duration {
 }
 
 fn jetstream(config: &ConnectConfig, client: Client) -> jetstream::Context {
-    let context = ContextBuilder::new().timeout(config.request_deadline).ack_timeout(config.request_deadline);
+    let context =
+        ContextBuilder::new().timeout(config.request_deadline).ack_timeout(config.request_deadline);
     match (&config.jetstream_api_prefix, &config.jetstream_domain) {
         (Some(prefix), _) => context.api_prefix(prefix).build(client),
         (None, Some(domain)) => context.domain(domain).build(client),

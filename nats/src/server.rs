@@ -75,12 +75,8 @@ impl Server {
         let mut attempt = 1;
         loop {
             let place = Place::choose(&config)?;
-            let mut server = Self {
-                config: config.clone(),
-                home: home.clone(),
-                place,
-                process: None,
-            };
+            let mut server =
+                Self { config: config.clone(), home: home.clone(), place, process: None };
             match server.spawn(deadline).await {
                 Err(ServerError::PortTaken { .. })
                     if config.port == Port::Free && attempt < PORT_ATTEMPTS =>
@@ -166,10 +162,7 @@ impl Server {
     /// # Errors
     /// [`ServerError::NotRunning`].
     pub fn pause(&self) -> Result<(), ServerError> {
-        self.process
-            .as_ref()
-            .ok_or(ServerError::NotRunning)?
-            .pause()
+        self.process.as_ref().ok_or(ServerError::NotRunning)?.pause()
     }
 
     /// Lets a frozen server go on.
@@ -177,10 +170,7 @@ impl Server {
     /// # Errors
     /// [`ServerError::NotRunning`].
     pub fn resume(&self) -> Result<(), ServerError> {
-        self.process
-            .as_ref()
-            .ok_or(ServerError::NotRunning)?
-            .resume()
+        self.process.as_ref().ok_or(ServerError::NotRunning)?.resume()
     }
 
     /// Starts the server again where it was (same port, same store), stopping it first when it

@@ -183,7 +183,10 @@ impl ConnectConfig {
             servers.push(addr);
         }
         if servers.is_empty() {
-            return Err(ConnectError::BadUrl { url: shown(text), reason: "it is empty".to_owned() });
+            return Err(ConnectError::BadUrl {
+                url: shown(text),
+                reason: "it is empty".to_owned(),
+            });
         }
         Ok(servers)
     }
@@ -197,10 +200,15 @@ impl ConnectConfig {
         })
     }
 
-    pub(crate) async fn authenticated(&self, options: ConnectOptions) -> Result<ConnectOptions, ConnectError> {
+    pub(crate) async fn authenticated(
+        &self,
+        options: ConnectOptions,
+    ) -> Result<ConnectOptions, ConnectError> {
         if let Some(path) = &self.creds {
             let text = read("the credentials file", path).await?;
-            return options.credentials(&text).map_err(|_| ConnectError::BadCredentials { path: path.clone() });
+            return options
+                .credentials(&text)
+                .map_err(|_| ConnectError::BadCredentials { path: path.clone() });
         }
         if let Some(path) = &self.nkey {
             let text = read("the nkey file", path).await?;
@@ -225,7 +233,10 @@ impl ConnectConfig {
 }
 
 impl Tls {
-    pub(crate) async fn apply(&self, mut options: ConnectOptions) -> Result<ConnectOptions, ConnectError> {
+    pub(crate) async fn apply(
+        &self,
+        mut options: ConnectOptions,
+    ) -> Result<ConnectOptions, ConnectError> {
         if let Some(ca) = &self.ca {
             read("the CA file", ca).await?;
             options = options.add_root_certificates(ca.clone()).require_tls(true);
@@ -234,7 +245,8 @@ impl Tls {
             (Some(cert), Some(key)) => {
                 read("the certificate", cert).await?;
                 read("the certificate's key", key).await?;
-                options = options.add_client_certificate(cert.clone(), key.clone()).require_tls(true);
+                options =
+                    options.add_client_certificate(cert.clone(), key.clone()).require_tls(true);
             }
             (None, None) => {}
             _ => return Err(ConnectError::HalfCertificate),
@@ -251,9 +263,11 @@ impl Tls {
 }
 
 async fn read(what: &'static str, path: &Path) -> Result<String, ConnectError> {
-    tokio::fs::read_to_string(path)
-        .await
-        .map_err(|source| ConnectError::File { what, path: path.to_owned(), source })
+    tokio::fs::read_to_string(path).await.map_err(|source| ConnectError::File {
+        what,
+        path: path.to_owned(),
+        source,
+    })
 }
 
 fn percent_decoded(text: &str) -> String {

@@ -36,9 +36,17 @@ struct Context {
 ///
 /// # Errors
 /// [`ConnectError::UnknownContext`] with the names that there are, and [`ConnectError::BadContext`].
-pub fn read_context(config_dir: &Path, home: Option<&Path>, name: &str) -> Result<ConnectConfig, ConnectError> {
+pub fn read_context(
+    config_dir: &Path,
+    home: Option<&Path>,
+    name: &str,
+) -> Result<ConnectConfig, ConnectError> {
     let dir = config_dir.join("nats").join("context");
-    let unknown = || ConnectError::UnknownContext { name: name.to_owned(), dir: dir.clone(), known: known(&dir) };
+    let unknown = || ConnectError::UnknownContext {
+        name: name.to_owned(),
+        dir: dir.clone(),
+        known: known(&dir),
+    };
     if name.is_empty() || name.contains(['/', '\\']) || name.contains("..") {
         return Err(unknown());
     }
@@ -48,15 +56,23 @@ pub fn read_context(config_dir: &Path, home: Option<&Path>, name: &str) -> Resul
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(unknown()),
         Err(source) => return Err(ConnectError::File { what: "the context", path, source }),
     };
-    let bad = |reason: String| ConnectError::BadContext { name: name.to_owned(), path: path.clone(), reason };
+    let bad = |reason: String| ConnectError::BadContext {
+        name: name.to_owned(),
+        path: path.clone(),
+        reason,
+    };
     // Where it is broken, not what stands there: it may be a password.
     let context: Context = serde_json::from_str(&text)
         .map_err(|error| bad(format!("line {} is not as it should be", error.line())))?;
-    for (field, value) in
-        [("user_jwt", &context.user_jwt), ("nsc", &context.nsc), ("socks_proxy", &context.socks_proxy)]
-    {
+    for (field, value) in [
+        ("user_jwt", &context.user_jwt),
+        ("nsc", &context.nsc),
+        ("socks_proxy", &context.socks_proxy),
+    ] {
         if !value.is_empty() {
-            return Err(bad(format!("{field:?} is not supported; use a credentials file (\"creds\")")));
+            return Err(bad(format!(
+                "{field:?} is not supported; use a credentials file (\"creds\")"
+            )));
         }
     }
     Ok(context.into_config(home))

@@ -27,6 +27,7 @@ const ASKED: usize = 3;
 enum Answer {
     Nats(Greeting),
     Http,
+    /// It hangs up on whoever does not begin with TLS.
     Tls,
     /// It spoke, but no protocol that we know.
     Stranger,
@@ -62,7 +63,10 @@ pub(crate) async fn failed_connect(
         }
         refused.get_or_insert(named);
     }
-    refused.unwrap_or_else(|| ConnectError::BadUrl { url: config.shown_url(), reason: "it is empty".to_owned() })
+    refused.unwrap_or_else(|| ConnectError::BadUrl {
+        url: config.shown_url(),
+        reason: "it is empty".to_owned(),
+    })
 }
 
 fn explain(
@@ -72,14 +76,19 @@ fn explain(
     error: Option<&async_nats::ConnectError>,
 ) -> ConnectError {
     let server = shown(addr.as_url_str());
-    let unreachable = |reason: &str| ConnectError::Unreachable { server: server.clone(), reason: reason.to_owned() };
+    let unreachable = |reason: &str| ConnectError::Unreachable {
+        server: server.clone(),
+        reason: reason.to_owned(),
+    };
     let tls = |reason: String| ConnectError::Tls { server: server.clone(), reason };
     let greeting = match answer {
         Answer::Nats(greeting) => greeting,
         Answer::Http => return ConnectError::NotNats { server, what: "an HTTP server" },
-        Answer::Stranger => return ConnectError::NotNats { server, what: "a server of another kind" },
+        Answer::Stranger => {
+            return ConnectError::NotNats { server, what: "a server of another kind" };
+        }
         Answer::Tls if config.tls.handshake == Handshake::AfterGreeting => {
-            return tls("it speaks TLS from the first byte; if it is a nats-server with handshake_first, turn on TLS first".to_owned());
+            return tls("it greets nobody who does not begin with TLS: if it is a nats-server with handshake_first, turn on TLS first, else give the port for clients".to_owned());
         }
         Answer::Tls => return tls(detail(error)),
         Answer::Silent => return unreachable("it takes the connection and says nothing"),
@@ -91,7 +100,10 @@ fn explain(
         return ConnectError::TooOld { server, version: greeting.version };
     }
     let kind = error.map(async_nats::ConnectError::kind);
-    if matches!(kind, Some(ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication)) {
+    if matches!(
+        kind,
+        Some(ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication)
+    ) {
         return ConnectError::Unauthorized { server, identity: config.shown_identity() };
     }
     let wanted = config.tls.is_wanted() || addr.tls_required();
@@ -105,10 +117,14 @@ fn explain(
         }
         let lower = text.to_lowercase();
         if lower.contains("certificate") || lower.contains("alert") || lower.contains("tls") {
-            return tls(format!("{text}; check the CA file, that the host's name is in the server's certificate, and our own certificate"));
+            return tls(format!(
+                "{text}; check the CA file, that the host's name is in the server's certificate, and our own certificate"
+            ));
         }
     }
-    if text.to_lowercase().contains("authentication") || text.to_lowercase().contains("authorization") {
+    if text.to_lowercase().contains("authentication")
+        || text.to_lowercase().contains("authorization")
+    {
         return ConnectError::Unauthorized { server, identity: config.shown_identity() };
     }
     unreachable(&text)
@@ -127,24 +143,27 @@ fn detail(error: Option<&async_nats::ConnectError>) -> String {
 async fn ask(addr: &ServerAddr) -> Answer {
     let mut stream = match timeout(REACH, TcpStream::connect((addr.host(), addr.port()))).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => return Answer::Refused,
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            return Answer::Refused;
+        }
         // A name that does not resolve has no error kind of its own.
         Ok(Err(error)) if error.raw_os_error().is_none() => return Answer::UnknownHost,
         Ok(Err(error)) => return Answer::Unreachable(error.to_string()),
         Err(_) => return Answer::Unreachable("no connection within two seconds".to_owned()),
     };
-    let mut heard = hear(&mut stream).await;
-    if heard.is_empty() {
+    let (mut heard, mut ended) = hear(&mut stream).await;
+    if heard.is_empty() && !ended {
         if stream.write_all(b"GET / HTTP/1.0\r\n\r\n").await.is_err() {
             return Answer::Silent;
         }
-        heard = hear(&mut stream).await;
+        (heard, ended) = hear(&mut stream).await;
     }
     if let Some(json) = heard.strip_prefix(b"INFO ") {
         let line = json.split(|byte| *byte == b'\r').next().unwrap_or_default();
         return serde_json::from_slice(line).map_or(Answer::Stranger, Answer::Nats);
     }
     match heard.first() {
+        None if ended => Answer::Tls,
         None => Answer::Silent,
         Some(0x15 | 0x16) => Answer::Tls,
         Some(_) if heard.starts_with(b"HTTP/") => Answer::Http,
@@ -152,17 +171,19 @@ async fn ask(addr: &ServerAddr) -> Answer {
     }
 }
 
-/// What comes until the end of a line, or until nothing more comes.
-async fn hear(stream: &mut TcpStream) -> Vec<u8> {
+/// What comes until the end of a line, or until nothing more comes; and whether the other side
+/// hung up.
+async fn hear(stream: &mut TcpStream) -> (Vec<u8>, bool) {
     let mut heard = Vec::new();
     let mut chunk = [0; 4096];
     while heard.len() < 64 * 1024 && !heard.contains(&b'\n') {
         match timeout(GREETING, stream.read(&mut chunk)).await {
-            Ok(Ok(read)) if read > 0 => heard.extend_from_slice(&chunk[..read]),
-            _ => break,
+            Ok(Ok(0) | Err(_)) => return (heard, true),
+            Ok(Ok(read)) => heard.extend_from_slice(&chunk[..read]),
+            Err(_) => break,
         }
     }
-    heard
+    (heard, false)
 }
 
 #[derive(Deserialize)]
@@ -184,7 +205,10 @@ const OFF: u64 = 10076;
 const OFF_FOR_ACCOUNT: u64 = 10039;
 
 /// Asks JetStream about our account, and names what is wrong with the answer.
-pub(crate) async fn check_jetstream(config: &ConnectConfig, nats: &Nats) -> Result<(), ConnectError> {
+pub(crate) async fn check_jetstream(
+    config: &ConnectConfig,
+    nats: &Nats,
+) -> Result<(), ConnectError> {
     let server = config.shown_url();
     let asked = std::time::Instant::now();
     let answer: Result<AccountAnswer, _> = nats.js().request("INFO", &()).await;
@@ -201,9 +225,11 @@ pub(crate) async fn check_jetstream(config: &ConnectConfig, nats: &Nats) -> Resu
             Err(ConnectError::NoJetStream { server, whole_server })
         }
         Err(error) => Err(match nats.events().denied_since(&info_subject(config), asked) {
-            Some(denied) => {
-                ConnectError::Denied { server, identity: config.shown_identity(), action: denied.action }
-            }
+            Some(denied) => ConnectError::Denied {
+                server,
+                identity: config.shown_identity(),
+                action: denied.action,
+            },
             None => silent(error.to_string()),
         }),
     }

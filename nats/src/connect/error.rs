@@ -62,13 +62,17 @@ pub enum ConnectError {
         server: String,
     },
     /// Nobody listens.
-    #[error("nothing listens at {server}: start nats-server there (`taskparty dev` brings one), or give the right URL")]
+    #[error(
+        "nothing listens at {server}: start nats-server there (`taskparty dev` brings one), or give the right URL"
+    )]
     Refused {
         /// The server.
         server: String,
     },
     /// The network does not get there, or the server hangs.
-    #[error("{server} does not answer ({reason}): check that the server is well, and the network and firewalls between")]
+    #[error(
+        "{server} does not answer ({reason}): check that the server is well, and the network and firewalls between"
+    )]
     Unreachable {
         /// The server.
         server: String,
@@ -76,7 +80,9 @@ pub enum ConnectError {
         reason: String,
     },
     /// Something else listens there.
-    #[error("{server} is no NATS server but {what}: give the port for clients, usually 4222 (8222 is its monitoring port)")]
+    #[error(
+        "{server} is no NATS server but {what}: give the port for clients, usually 4222 (8222 is its monitoring port)"
+    )]
     NotNats {
         /// The server.
         server: String,
@@ -100,7 +106,9 @@ pub enum ConnectError {
         whole_server: bool,
     },
     /// JetStream is on but does not answer.
-    #[error("JetStream at {server} does not answer ({reason}): in a cluster a majority of the servers must be up; `nats server report jetstream` shows them")]
+    #[error(
+        "JetStream at {server} does not answer ({reason}): in a cluster a majority of the servers must be up; `nats server report jetstream` shows them"
+    )]
     JetStreamSilent {
         /// The server.
         server: String,
@@ -108,7 +116,9 @@ pub enum ConnectError {
         reason: String,
     },
     /// Who we are is not accepted.
-    #[error("{server} does not accept {identity}: check the user, password, token or credentials file, and that they belong to this server")]
+    #[error(
+        "{server} does not accept {identity}: check the user, password, token or credentials file, and that they belong to this server"
+    )]
     Unauthorized {
         /// The server.
         server: String,
@@ -116,7 +126,9 @@ pub enum ConnectError {
         identity: String,
     },
     /// A right is missing.
-    #[error("{server} refuses {identity} the right {action}: grant it (`taskparty topology acl` prints what is needed, nats/conf/accounts.conf is an example)")]
+    #[error(
+        "{server} refuses {identity} the right {action}: grant it (`taskparty topology acl` prints what is needed, nats/conf/accounts.conf is an example)"
+    )]
     Denied {
         /// The server.
         server: String,
@@ -186,7 +198,11 @@ fn choices(known: &[String]) -> String {
 }
 
 fn where_off(whole_server: &bool, server: &str) -> String {
-    if *whole_server { format!("in the server at {server}") } else { format!("for this account at {server}") }
+    if *whole_server {
+        format!("in the server at {server}")
+    } else {
+        format!("for this account at {server}")
+    }
 }
 
 fn how_on(whole_server: &bool) -> &'static str {
@@ -200,7 +216,8 @@ fn how_on(whole_server: &bool) -> &'static str {
 /// A URL, or several with commas, without what stands before an `@`.
 pub(crate) fn shown(urls: &str) -> String {
     let one = |url: &str| {
-        let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
+        let (scheme, rest) =
+            url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
         let rest = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
         if scheme.is_empty() { rest.to_owned() } else { format!("{scheme}://{rest}") }
     };

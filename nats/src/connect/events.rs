@@ -55,10 +55,17 @@ impl Events {
                 seen.attempts = 0;
                 tracing::info!("connected to NATS");
             }
-            Event::Disconnected => tracing::warn!("lost the connection to NATS; reconnecting until it is back"),
-            Event::LameDuckMode => tracing::info!("the NATS server is about to stop; moving to another"),
+            Event::Disconnected => {
+                tracing::warn!("lost the connection to NATS; reconnecting until it is back")
+            }
+            Event::LameDuckMode => {
+                tracing::info!("the NATS server is about to stop; moving to another")
+            }
             Event::SlowConsumer(id) => {
-                tracing::warn!(subscription = id, "a subscription is read too slowly; messages of it were dropped");
+                tracing::warn!(
+                    subscription = id,
+                    "a subscription is read too slowly; messages of it were dropped"
+                );
             }
             Event::ServerError(error) => match denied(error) {
                 Some(denied) => {
@@ -76,8 +83,12 @@ impl Events {
                     tracing::warn!(%error, attempts = seen.attempts, "cannot reconnect to NATS yet");
                 }
             }
-            Event::ClientError(error) => tracing::error!(%error, "the NATS client reports an error"),
-            Event::Draining | Event::Closed => tracing::debug!(%event, "the connection to NATS ends"),
+            Event::ClientError(error) => {
+                tracing::error!(%error, "the NATS client reports an error")
+            }
+            Event::Draining | Event::Closed => {
+                tracing::debug!(%event, "the connection to NATS ends")
+            }
         }
     }
 }
@@ -88,5 +99,9 @@ fn denied(error: &ServerError) -> Option<Denied> {
     let (kind, rest) = rest.split_once(" to \"")?;
     let (subject, _) = rest.split_once('"')?;
     let verb = if kind.starts_with("Subscription") { "subscribe" } else { "publish" };
-    Some(Denied { subject: subject.to_owned(), action: format!("to {verb} to {subject:?}"), at: Instant::now() })
+    Some(Denied {
+        subject: subject.to_owned(),
+        action: format!("to {verb} to {subject:?}"),
+        at: Instant::now(),
+    })
 }

@@ -99,10 +99,8 @@ pub enum FindError {
 }
 
 fn skipped(too_old: &[(PathBuf, String)]) -> String {
-    let list: Vec<String> = too_old
-        .iter()
-        .map(|(path, version)| format!("{} is {version}", path.display()))
-        .collect();
+    let list: Vec<String> =
+        too_old.iter().map(|(path, version)| format!("{} is {version}", path.display())).collect();
     if list.is_empty() {
         String::new()
     } else {
@@ -116,32 +114,19 @@ fn skipped(too_old: &[(PathBuf, String)]) -> String {
 /// See [`FindError`]: each says what to do.
 pub fn find(search: &Search) -> Result<Binary, FindError> {
     if let Some(path) = &search.explicit {
-        let version = version_of(path).map_err(|reason| FindError::NotRunnable {
-            path: path.clone(),
-            reason,
-        })?;
+        let version = version_of(path)
+            .map_err(|reason| FindError::NotRunnable { path: path.clone(), reason })?;
         return if new_enough(&version) {
-            Ok(Binary {
-                path: path.clone(),
-                version,
-                source: Source::Explicit,
-            })
+            Ok(Binary { path: path.clone(), version, source: Source::Explicit })
         } else {
-            Err(FindError::TooOld {
-                path: path.clone(),
-                version,
-            })
+            Err(FindError::TooOld { path: path.clone(), version })
         };
     }
     let mut too_old = Vec::new();
     for (path, source) in candidates(search) {
         match version_of(&path) {
             Ok(version) if new_enough(&version) => {
-                return Ok(Binary {
-                    path,
-                    version,
-                    source,
-                });
+                return Ok(Binary { path, version, source });
             }
             Ok(version) => too_old.push((path, version)),
             Err(_) => {}
@@ -185,10 +170,8 @@ fn version_of(binary: &Path) -> Result<String, String> {
 
 /// Whether a version as servers tell it (`2.15.1`, `2.12.0-RC.1`) is at least [`OLDEST`].
 pub(crate) fn new_enough(version: &str) -> bool {
-    let mut numbers = version
-        .trim_start_matches('v')
-        .split('.')
-        .map(|part| part.parse::<u64>().ok());
+    let mut numbers =
+        version.trim_start_matches('v').split('.').map(|part| part.parse::<u64>().ok());
     match (numbers.next().flatten(), numbers.next().flatten()) {
         (Some(major), Some(minor)) => (major, minor) >= OLDEST,
         _ => false,

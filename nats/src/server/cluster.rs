@@ -53,9 +53,7 @@ impl Cluster {
     /// As [`Server::start`]; and [`ServerError::ClusterSize`].
     pub async fn start(config: ClusterConfig) -> Result<Self, ServerError> {
         if !(3..=7).contains(&config.nodes) {
-            return Err(ServerError::ClusterSize {
-                nodes: config.nodes,
-            });
+            return Err(ServerError::ClusterSize { nodes: config.nodes });
         }
         let mut attempt = 1;
         loop {
@@ -75,10 +73,8 @@ impl Cluster {
                 routes.push(port);
             }
         }
-        let urls: Vec<String> = routes
-            .iter()
-            .map(|port| format!("\"nats://127.0.0.1:{port}\""))
-            .collect();
+        let urls: Vec<String> =
+            routes.iter().map(|port| format!("\"nats://127.0.0.1:{port}\"")).collect();
         let name = format!("taskparty-{}", uuid::Uuid::new_v4());
         let mut nodes = Vec::new();
         for (index, port) in routes.iter().enumerate() {
@@ -96,10 +92,7 @@ impl Cluster {
             };
             nodes.push(Server::launch(node).await?);
         }
-        let mut cluster = Self {
-            nodes,
-            start_deadline: config.start_deadline,
-        };
+        let mut cluster = Self { nodes, start_deadline: config.start_deadline };
         cluster.wait_ready().await?;
         Ok(cluster)
     }
@@ -135,26 +128,18 @@ impl Cluster {
                 return false;
             };
             complete |= meta.replicas.len() + 1 == self.nodes.len()
-                && meta
-                    .replicas
-                    .iter()
-                    .all(|peer| peer.current && !peer.offline);
+                && meta.replicas.iter().all(|peer| peer.current && !peer.offline);
             leaders.push(meta.leader);
         }
-        complete
-            && leaders
-                .iter()
-                .all(|leader| !leader.is_empty() && *leader == leaders[0])
+        complete && leaders.iter().all(|leader| !leader.is_empty() && *leader == leaders[0])
     }
 
     /// The index of the node that leads the cluster, as the nodes that run see it.
     pub async fn leader(&self) -> Option<usize> {
         for node in self.nodes.iter().filter(|node| node.pid().is_some()) {
             if let Some(meta) = probe::meta(node.place()).await
-                && let Some(index) = self
-                    .nodes
-                    .iter()
-                    .position(|node| node.config.name == meta.leader)
+                && let Some(index) =
+                    self.nodes.iter().position(|node| node.config.name == meta.leader)
             {
                 return Some(index);
             }

@@ -84,10 +84,7 @@ impl Place {
             Port::Free => free()?,
             Port::Fixed(port) => port,
         };
-        Ok(Self {
-            client,
-            monitor: free()?,
-        })
+        Ok(Self { client, monitor: free()? })
     }
 }
 
@@ -120,10 +117,8 @@ impl Home {
         };
         let home = Self(Arc::new(Folder { dir, ours }));
         let store = home.dir().join("store");
-        std::fs::create_dir_all(&store).map_err(|source| ServerError::Files {
-            path: store,
-            source,
-        })?;
+        std::fs::create_dir_all(&store)
+            .map_err(|source| ServerError::Files { path: store, source })?;
         Ok(home)
     }
 
@@ -148,21 +143,15 @@ impl Home {
         let _ = writeln!(text, "http: \"127.0.0.1:{}\"", place.monitor);
         if config.jetstream == JetStream::On {
             let _ = writeln!(text, "jetstream {{");
-            let _ = writeln!(
-                text,
-                "  store_dir: {}",
-                quoted(&store.display().to_string())
-            );
+            let _ = writeln!(text, "  store_dir: {}", quoted(&store.display().to_string()));
             let _ = writeln!(text, "  max_file_store: {}", config.max_store);
             let _ = writeln!(text, "{}\n}}", config.jetstream_extra);
         }
         text.push_str(&config.extra);
         text.push('\n');
         let conf = self.dir().join("nats-server.conf");
-        std::fs::write(&conf, text).map_err(|source| ServerError::Files {
-            path: conf.clone(),
-            source,
-        })?;
+        std::fs::write(&conf, text)
+            .map_err(|source| ServerError::Files { path: conf.clone(), source })?;
         let log = self.log();
         std::fs::write(&log, "").map_err(|source| ServerError::Files { path: log, source })?;
         Ok(conf)

@@ -70,8 +70,6 @@ pub enum ServerError {
 pub(crate) enum Trouble {
     Ended(String),
     NotReady(String),
-    /// Something else answered on the port.
-    Stranger,
 }
 
 impl Trouble {
@@ -79,20 +77,13 @@ impl Trouble {
     pub(crate) fn explain(self, place: &Place, log: &Path) -> ServerError {
         let tail = tail(log);
         match self {
-            Trouble::Stranger => ServerError::PortTaken { port: place.client },
             Trouble::Ended(_) if tail.contains("address already in use") => {
                 ServerError::PortTaken { port: place.client }
             }
-            Trouble::Ended(status) => ServerError::Ended {
-                status,
-                log: log.to_owned(),
-                tail,
-            },
-            Trouble::NotReady(waited_for) => ServerError::NotReady {
-                waited_for,
-                log: log.to_owned(),
-                tail,
-            },
+            Trouble::Ended(status) => ServerError::Ended { status, log: log.to_owned(), tail },
+            Trouble::NotReady(waited_for) => {
+                ServerError::NotReady { waited_for, log: log.to_owned(), tail }
+            }
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Asking a starting server how far it is.
 //!
-//! By its greeting and its monitoring port, never through a client: a server with users can so be
-//! waited for by someone who has no credentials.
+//! By its monitoring port, never through a client: a server with users or with TLS can so be
+//! waited for by someone who has neither credentials nor certificates.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use serde::Deserialize;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -20,8 +20,9 @@ const ANSWER: Duration = Duration::from_secs(2);
 /// The longest answer that is read.
 const ANSWER_BYTES: u64 = 1 << 20;
 
+/// What `/varz` says, as far as it matters here.
 #[derive(Deserialize)]
-struct Greeting {
+struct Varz {
     #[serde(default)]
     server_name: String,
 }
@@ -50,7 +51,11 @@ pub(crate) struct Peer {
     pub(crate) offline: bool,
 }
 
-/// Waits until the server greets, under the name that we gave it.
+/// Asks only whether the server takes connections.
+const ACCEPTS: &str = "/healthz?js-server-only=true";
+
+/// Waits until the server under the name that we gave it takes connections. Another program on
+/// the port makes ours end.
 pub(crate) async fn wait_for_port(
     process: &mut Process,
     place: &Place,
@@ -61,10 +66,9 @@ pub(crate) async fn wait_for_port(
         if let Some(status) = process.ended() {
             return Err(Trouble::Ended(status));
         }
-        match timeout(ANSWER, greeting(place.client)).await {
-            Ok(Some(greeting)) if greeting.server_name == name => return Ok(()),
-            Ok(Some(_)) => return Err(Trouble::Stranger),
-            _ => {}
+        let accepts = get(place.monitor, ACCEPTS).await.is_some_and(|answer| answer.status == 200);
+        if accepts && server_name(place).await.as_deref() == Some(name) {
+            return Ok(());
         }
         if Instant::now() >= deadline {
             return Err(Trouble::NotReady("its port did not open".to_owned()));
@@ -73,16 +77,9 @@ pub(crate) async fn wait_for_port(
     }
 }
 
-async fn greeting(port: u16) -> Option<Greeting> {
-    let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.ok()?;
-    let mut line = String::new();
-    BufReader::new(stream.take(64 * 1024))
-        .read_line(&mut line)
-        .await
-        .ok()?;
-    // Another program's greeting is as good as another server's: the port is not ours.
-    let json = line.strip_prefix("INFO ").unwrap_or("{}");
-    serde_json::from_str(json).ok()
+async fn server_name(place: &Place) -> Option<String> {
+    let answer = get(place.monitor, "/varz").await?;
+    serde_json::from_str::<Varz>(&answer.body).ok().map(|varz| varz.server_name)
 }
 
 /// Waits until the server calls itself healthy: JetStream recovered and, in a cluster, in step.
@@ -94,7 +91,7 @@ pub(crate) async fn wait_for_health(
 ) -> Result<(), Trouble> {
     let path = match jetstream {
         JetStream::On => "/healthz",
-        JetStream::Off => "/healthz?js-enabled-only=false&js-server-only=true",
+        JetStream::Off => ACCEPTS,
     };
     loop {
         if let Some(status) = process.ended() {
@@ -106,10 +103,7 @@ pub(crate) async fn wait_for_health(
         }
         if Instant::now() >= deadline {
             let said = answer.map_or_else(|| "no answer".to_owned(), |answer| answer.body);
-            return Err(Trouble::NotReady(format!(
-                "it is not healthy: {}",
-                said.trim()
-            )));
+            return Err(Trouble::NotReady(format!("it is not healthy: {}", said.trim())));
         }
         sleep(ASK_AGAIN).await;
     }
@@ -135,17 +129,10 @@ async fn get(port: u16, path: &str) -> Option<Answer> {
             .await
             .ok()?;
         let mut text = String::new();
-        stream
-            .take(ANSWER_BYTES)
-            .read_to_string(&mut text)
-            .await
-            .ok()?;
+        stream.take(ANSWER_BYTES).read_to_string(&mut text).await.ok()?;
         let (head, body) = text.split_once("\r\n\r\n")?;
         let status = head.split(' ').nth(1)?.parse().ok()?;
-        Some(Answer {
-            status,
-            body: body.to_owned(),
-        })
+        Some(Answer { status, body: body.to_owned() })
     };
     timeout(ANSWER, ask).await.ok()?
 }

@@ -42,14 +42,8 @@ impl Process {
             .create(true)
             .append(true)
             .open(log)
-            .map_err(|source| ServerError::Files {
-                path: log.to_owned(),
-                source,
-            })?;
-        let failed = |source| ServerError::Spawn {
-            binary: binary.to_owned(),
-            source,
-        };
+            .map_err(|source| ServerError::Files { path: log.to_owned(), source })?;
+        let failed = |source| ServerError::Spawn { binary: binary.to_owned(), source };
         if !binary.is_file() {
             return Err(failed(std::io::ErrorKind::NotFound.into()));
         }
@@ -66,11 +60,7 @@ impl Process {
             .map_err(failed)?;
         let lifeline = child.stdin.take();
         let pid = Pid::from_child(&child);
-        Ok(Self {
-            child,
-            pid,
-            lifeline,
-        })
+        Ok(Self { child, pid, lifeline })
     }
 
     pub(crate) fn pid(&self) -> u32 {
