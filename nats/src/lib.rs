@@ -4,6 +4,16 @@
 //! confirmed, locks that are taken once, leases that end on time, pulls that do not stall,
 //! watches that survive a reconnect. What must never be in here: a decision about a job.
 
+pub mod bucket;
 pub mod clock;
+pub mod connect;
+pub mod consume;
+pub mod failpoint;
+pub mod history;
+pub mod join;
+pub mod lease;
+pub mod lock;
+pub mod proxy;
+pub mod publish;
 pub mod server;
 pub mod subject;

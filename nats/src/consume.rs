@@ -1,0 +1,420 @@
+//! A pull loop that never stalls and never prefetches.
+//!
+//! A [`Pull`] asks a durable consumer for exactly as many messages as the caller has room for,
+//! with hand-written requests on an inbox of its own: async-nats's `messages()` prefetches 200
+//! while their leases run, and can stall after the consumer's leader changed (fact 8).
+//!
+//! *Invariant: messages that were asked for and not yet handed over never exceed the free slots
+//! that the caller named last.* What the server ended unfilled is asked for again; whatever else
+//! happens to the requests (a reconnect, a new leader, a deleted consumer, silence), all of them
+//! are dropped with their inbox and made anew.
+//!
+//! A message that is on its way in the moment in which demand is dropped comes again after the
+//! consumer's ack-wait; nothing can be done about that.
+
+mod demand;
+mod status;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::connection::State;
+use async_nats::jetstream::Context;
+use async_nats::{Message, Request, Subscriber};
+use bytes::Bytes;
+use futures::{FutureExt, StreamExt};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use self::demand::Demand;
+use self::status::Status;
+use crate::lease::{Delivery, Uptime};
+use crate::publish::backoff;
+
+/// How often the connection is looked at while nothing comes.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// How long what had already arrived on a dropped inbox is waited for.
+const RETIRE: Duration = Duration::from_secs(1);
+
+/// How a [`Pull`] behaves.
+#[derive(Debug, Clone)]
+pub struct PullConfig {
+    /// The server's sign of life while it has nothing to send; after three missed ones the
+    /// requests are made anew. Default 2 s; at most half of `expires`.
+    pub heartbeat: Duration,
+    /// How long one request waits at the server before it is renewed. Default 30 s.
+    pub expires: Duration,
+}
+
+impl Default for PullConfig {
+    fn default() -> Self {
+        Self { heartbeat: Duration::from_secs(2), expires: Duration::from_secs(30) }
+    }
+}
+
+/// Why a pull ended for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ConsumeError {
+    /// The connection was closed and will not come back.
+    #[error("the connection to NATS is closed")]
+    Closed,
+}
+
+/// One delivered message.
+#[derive(Debug, Clone)]
+pub struct Received {
+    /// What was delivered, and how to acknowledge it.
+    pub delivery: Delivery,
+    /// The subject, headers and body.
+    pub message: Message,
+    /// When it was handed over: the lease began before this, by less than the way from the server
+    /// as long as the caller takes messages without delay.
+    pub at: Uptime,
+}
+
+/// What can come of waiting once.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Received(Received),
+    /// A sign of life, with the consumer's last delivery where the server tells it.
+    Heartbeat {
+        last_delivered: Option<u64>,
+    },
+    /// The requests were dropped; they are made anew at the next call.
+    Lost,
+}
+
+/// Messages of one durable consumer, as many as there is room for.
+#[derive(Debug)]
+pub struct Pull {
+    client: async_nats::Client,
+    /// Knows the prefix of the JetStream API.
+    js: Context,
+    stream: String,
+    consumer: String,
+    config: PullConfig,
+    /// What the server was asked for and has not sent.
+    demand: Demand,
+    /// Where the messages arrive; none until the first request and after a loss.
+    inbox: Option<Inbox>,
+    /// A dropped inbox, as long as something may have arrived on it already.
+    retiring: Option<(Subscriber, Instant)>,
+    /// Requests that failed since the last sign of life.
+    failures: u32,
+    /// Nothing is asked before this.
+    quiet_until: Instant,
+}
+
+#[derive(Debug)]
+struct Inbox {
+    /// With its final dot; a request's number follows.
+    prefix: String,
+    subscriber: Subscriber,
+    /// How often the connection had been made when the inbox was.
+    connection: u64,
+    last_heard: Instant,
+}
+
+impl Pull {
+    /// Messages of `consumer` on `stream`, which someone else makes: until it exists, this waits.
+    pub fn new(
+        js: &Context,
+        stream: impl Into<String>,
+        consumer: impl Into<String>,
+        config: PullConfig,
+    ) -> Self {
+        Self {
+            client: js.client(),
+            js: js.clone(),
+            stream: stream.into(),
+            consumer: consumer.into(),
+            config,
+            demand: Demand::default(),
+            inbox: None,
+            retiring: None,
+            failures: 0,
+            quiet_until: Instant::now(),
+        }
+    }
+
+    /// Waits for the next message; `free` is how many the caller could take now, this one included.
+    ///
+    /// May be dropped at any point and called again with another number: that is how a slot that
+    /// comes free is announced. A smaller number does not take back what was asked for before
+    /// ([`Pull::asked`]): keep those slots.
+    ///
+    /// # Errors
+    /// [`ConsumeError::Closed`]; everything else is waited out.
+    pub async fn next(&mut self, free: usize) -> Result<Received, ConsumeError> {
+        loop {
+            if let Event::Received(received) = self.event(free).await? {
+                return Ok(received);
+            }
+        }
+    }
+
+    /// Waits for the next message and for a slot of `slots`, which it then holds.
+    ///
+    /// The slots that are free are reserved while messages are asked for; `reserved` keeps them
+    /// between calls and must be the same each time. May be dropped at any point.
+    ///
+    /// # Errors
+    /// [`ConsumeError::Closed`], also when `slots` is closed.
+    pub async fn next_slot(
+        &mut self,
+        slots: &Arc<Semaphore>,
+        reserved: &mut Vec<OwnedSemaphorePermit>,
+    ) -> Result<(Received, OwnedSemaphorePermit), ConsumeError> {
+        loop {
+            while let Ok(slot) = slots.clone().try_acquire_owned() {
+                reserved.push(slot);
+            }
+            tokio::select! {
+                biased;
+                received = self.next(reserved.len()), if !reserved.is_empty() => {
+                    let received = received?;
+                    if let Some(slot) = reserved.pop() {
+                        return Ok((received, slot));
+                    }
+                }
+                slot = slots.clone().acquire_owned() => {
+                    reserved.push(slot.map_err(|_| ConsumeError::Closed)?);
+                }
+            }
+        }
+    }
+
+    /// Waits up to `wait` for a message, and takes with it all that has arrived, up to `max`.
+    ///
+    /// Empty when nothing came. At rest a message is returned at once, alone; when busy, what
+    /// gathered since the last call comes together. Up to `max` further messages may already be
+    /// on this side, their leases running. May be dropped at any point.
+    ///
+    /// # Errors
+    /// [`ConsumeError::Closed`].
+    pub async fn next_batch(
+        &mut self,
+        max: usize,
+        wait: Duration,
+    ) -> Result<Vec<Received>, ConsumeError> {
+        let Ok(first) = timeout(wait, self.next(max)).await else { return Ok(Vec::new()) };
+        let mut batch = vec![first?];
+        while batch.len() < max {
+            let more = tokio::task::unconstrained(self.next(max - batch.len())).now_or_never();
+            match more {
+                Some(received) => batch.push(received?),
+                None => break,
+            }
+        }
+        Ok(batch)
+    }
+
+    /// Messages that were asked for and not yet handed over.
+    pub fn asked(&self) -> usize {
+        self.demand.outstanding()
+    }
+
+    /// Takes all demand back and returns the messages that had arrived all the same: nak them.
+    pub async fn stop(mut self) -> Vec<Received> {
+        self.drop_inbox().await;
+        let mut rest = Vec::new();
+        while let Some((subscriber, until)) = self.retiring.as_mut() {
+            match tokio::time::timeout_at(*until, subscriber.next()).await {
+                Ok(Some(message)) => rest.extend(received(message)),
+                Ok(None) | Err(_) => self.retiring = None,
+            }
+        }
+        rest
+    }
+
+    /// Waits once. As [`Pull::next`], it may be dropped at any point.
+    pub(crate) async fn event(&mut self, free: usize) -> Result<Event, ConsumeError> {
+        loop {
+            if let Some(event) = self.retired().await {
+                return Ok(event);
+            }
+            if let Some(reason) = self.trouble() {
+                self.lose(&reason, false).await;
+                return Ok(Event::Lost);
+            }
+            self.top_up(free).await?;
+            let look = Instant::now() + LOOK;
+            let Some(inbox) = self.inbox.as_mut() else {
+                sleep_until(look.min(self.quiet_until.max(Instant::now()))).await;
+                continue;
+            };
+            let message = tokio::select! {
+                biased;
+                message = inbox.subscriber.next() => message,
+                () = sleep_until(look) => continue,
+                () = sleep_until(self.quiet_until), if self.quiet_until > Instant::now() => continue,
+            };
+            let Some(message) = message else { return Err(ConsumeError::Closed) };
+            inbox.last_heard = Instant::now();
+            if let Some(event) = self.take(message).await {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// What still comes from a dropped inbox; none when there is nothing more to wait for.
+    async fn retired(&mut self) -> Option<Event> {
+        while let Some((subscriber, until)) = self.retiring.as_mut() {
+            match tokio::time::timeout_at(*until, subscriber.next()).await {
+                Ok(Some(message)) if message.status.is_none() => {
+                    self.demand.delivered();
+                    if let Some(received) = received(message) {
+                        return Some(Event::Received(received));
+                    }
+                }
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => {
+                    self.retiring = None;
+                    self.demand.clear();
+                }
+            }
+        }
+        None
+    }
+
+    /// Why the requests cannot be trusted any more, if so.
+    fn trouble(&mut self) -> Option<String> {
+        let inbox = self.inbox.as_ref()?;
+        if self.client.connection_state() == State::Connected
+            && inbox.connection != connection(&self.client)
+        {
+            return Some("the connection was made again".into());
+        }
+        self.demand.forget_lapsed(Instant::now());
+        let silent = inbox.last_heard.elapsed();
+        if self.demand.outstanding() > 0 && silent > self.config.heartbeat * 3 {
+            return Some(format!("nothing was heard for {} ms", silent.as_millis()));
+        }
+        None
+    }
+
+    /// Asks for as many more messages as there is room for.
+    async fn top_up(&mut self, free: usize) -> Result<(), ConsumeError> {
+        let more = self.demand.missing(free);
+        let connected = self.client.connection_state() == State::Connected;
+        if more == 0 || !connected || Instant::now() < self.quiet_until {
+            return Ok(());
+        }
+        if self.inbox.is_none() {
+            let connection = connection(&self.client);
+            let prefix = format!("{}.", self.client.new_inbox());
+            let subscribed = timeout(LOOK, self.client.subscribe(format!("{prefix}*"))).await;
+            let Ok(subscriber) = subscribed else { return Ok(()) };
+            let subscriber = subscriber.map_err(|_| ConsumeError::Closed)?;
+            self.inbox = Some(Inbox { prefix, subscriber, connection, last_heard: Instant::now() });
+        }
+        let Some(inbox) = self.inbox.as_mut() else { return Ok(()) };
+        let number = self.demand.next_number();
+        let subject = format!("CONSUMER.MSG.NEXT.{}.{}", self.stream, self.consumer);
+        let reply = format!("{}{number}", inbox.prefix);
+        let heartbeat = self.config.heartbeat.min(self.config.expires / 2);
+        let body = format!(
+            r#"{{"batch":{more},"expires":{},"idle_heartbeat":{}}}"#,
+            self.config.expires.as_nanos(),
+            heartbeat.as_nanos(),
+        );
+        let request = Request::new().inbox(reply).payload(Bytes::from(body));
+        match timeout(LOOK, self.js.send_request(subject, request)).await {
+            Err(_) => Ok(()),
+            Ok(Err(_)) => Err(ConsumeError::Closed),
+            Ok(Ok(())) => {
+                if self.demand.outstanding() == 0 {
+                    inbox.last_heard = Instant::now();
+                }
+                // The grace covers the way of the server's last word about the request.
+                self.demand.asked(more, Instant::now() + self.config.expires + RETIRE * 5);
+                Ok(())
+            }
+        }
+    }
+
+    /// What a message on the inbox means.
+    async fn take(&mut self, message: Message) -> Option<Event> {
+        let Some(status) = Status::of(&message) else {
+            self.demand.delivered();
+            self.alive();
+            return received(message).map(Event::Received);
+        };
+        let prefix = self.inbox.as_ref().map_or(0, |inbox| inbox.prefix.len());
+        let number = message.subject.get(prefix..).and_then(|number| number.parse().ok());
+        match status {
+            Status::Heartbeat { last_delivered } => {
+                self.alive();
+                Some(Event::Heartbeat { last_delivered })
+            }
+            Status::Ended { unfilled } => {
+                self.alive();
+                self.demand.ended(number, unfilled);
+                None
+            }
+            Status::Busy(reason) => {
+                self.demand.ended(number, None);
+                self.back_off(&reason, true);
+                None
+            }
+            Status::Gone(reason) => {
+                self.lose(&reason, true).await;
+                Some(Event::Lost)
+            }
+        }
+    }
+
+    fn alive(&mut self) {
+        if self.failures > 0 {
+            tracing::info!(stream = self.stream, consumer = self.consumer, "Pulling works again.");
+            self.failures = 0;
+        }
+    }
+
+    /// Waits longer before the next request each time; says so once.
+    fn back_off(&mut self, reason: &str, refused: bool) {
+        if self.failures == 0 && refused {
+            let (stream, consumer) = (&self.stream, &self.consumer);
+            tracing::warn!(%stream, %consumer, reason, "Pulling does not work now; it is tried until it does.");
+        }
+        self.quiet_until = Instant::now() + backoff(self.failures);
+        self.failures = self.failures.saturating_add(u32::from(refused));
+    }
+
+    /// Drops all requests; the next call makes them anew. `refused` when it was the server's word.
+    async fn lose(&mut self, reason: &str, refused: bool) {
+        tracing::debug!(
+            stream = self.stream,
+            consumer = self.consumer,
+            reason,
+            "Pull requests are made anew."
+        );
+        self.back_off(reason, refused);
+        self.drop_inbox().await;
+    }
+
+    async fn drop_inbox(&mut self) {
+        let Some(inbox) = self.inbox.take() else {
+            self.demand.clear();
+            return;
+        };
+        let (subscriber, _) = self.retiring.insert((inbox.subscriber, Instant::now() + RETIRE));
+        let _ = timeout(LOOK, subscriber.drain()).await;
+    }
+}
+
+/// How often the connection was made.
+fn connection(client: &async_nats::Client) -> u64 {
+    client.statistics().connects.load(std::sync::atomic::Ordering::Relaxed)
+}
+
+fn received(message: Message) -> Option<Received> {
+    let Some(delivery) = Delivery::of(&message) else {
+        if message.status.is_none() {
+            tracing::warn!(subject = %message.subject, "A message on a pull inbox came from no consumer.");
+        }
+        return None;
+    };
+    Some(Received { delivery, message, at: Uptime::now() })
+}
