@@ -226,6 +226,25 @@ proptest! {
         assert_agrees(&expressions, zone, at.as_second() / 60, gap, fold);
     }
 
+    /// Stretches without a match are jumped over: that must not jump over the match.
+    #[test]
+    fn from_years_before_it_finds_what_it_finds_from_days_before(
+        (zone, seam) in select(seams()),
+        (days, hour, minute) in (-1_i64..=1, "\\*|[0-9]|1[0-9]|2[0-3]", "\\*/10|[0-5][0-9]"),
+        (gap, fold) in policies(),
+        years in 1_i64..60,
+    ) {
+        let seam = DateTime::from_timestamp(seam * 60, 0).expect("in range");
+        let date = seam + TimeDelta::days(days);
+        let text = format!("0 {minute} {hour} {} {} ? {}", date.day(), date.month(), date.year());
+        let schedule = schedule(vec![text.clone()], &zone, gap, fold);
+        let (near, far) = (seam - TimeDelta::days(5), seam - TimeDelta::days(366 * years));
+        let near: Vec<_> = schedule.upcoming(near, near).collect();
+        let far: Vec<_> = schedule.upcoming(far, far).collect();
+        prop_assert!(!near.is_empty(), "{} {}", text, zone);
+        prop_assert_eq!(near, far, "{} {}", text, zone);
+    }
+
     /// croner reads the Unix form in UTC as we do, when it has no wrapping range.
     #[test]
     fn in_utc_it_agrees_with_croner(
