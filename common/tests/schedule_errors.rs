@@ -1,5 +1,7 @@
 //! What users read when they get a schedule wrong: the likeliest mistakes.
 
+#![allow(clippy::expect_used)] // helpers of tests
+
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
