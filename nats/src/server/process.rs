@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tokio::time::Instant;
 
 use super::error::ServerError;
@@ -76,8 +76,20 @@ impl Process {
         }
     }
 
+    /// Returns once it has really stopped: the signal alone lets it go on for a moment.
     pub(crate) fn pause(&self) -> Result<(), ServerError> {
-        self.signal(Signal::STOP)
+        self.signal(Signal::STOP)?;
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < deadline {
+            let stopped =
+                waitid(WaitId::Pid(self.pid), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG);
+            match stopped {
+                Ok(None) => std::thread::sleep(Duration::from_millis(1)),
+                Ok(Some(_)) => break,
+                Err(_) => return Err(ServerError::NotRunning),
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn resume(&self) -> Result<(), ServerError> {
