@@ -1,0 +1,44 @@
+# What people and CI call. `make help` lists it.
+
+NATS_SERVER := nats/.bin/nats-server
+FEATURES    := --workspace --features taskparty/failpoints
+
+.DEFAULT_GOAL := help
+.PHONY: help demo build test test-all check fmt lint docs nats-server nats-cli clean-data
+
+help: ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 22
+
+demo: nats-server ## Watch jobs fire, retry, fail and settle bills, on a real nats-server
+	cargo build --release -p taskparty
+	target/release/taskparty dev --demo
+
+build: ## Build the binary, target/release/taskparty
+	cargo build --release -p taskparty
+
+nats-server: ## Find a nats-server, or install the pinned one into nats/.bin
+	@nats/install.sh >/dev/null
+
+nats-cli: ## Install the nats command line of the version that the tests use, into nats/.bin
+	@nats/install-cli.sh >/dev/null
+
+test: nats-server ## All tests that need Rust and Python only
+	cargo test $(FEATURES)
+
+test-all: nats-server nats-cli check ## Those, and what needs more of a machine: lints, docs, the nats command line
+	TASKPARTY_TEST_NATS_CLI=$(CURDIR)/nats/.bin/nats cargo test $(FEATURES)
+	TASKPARTY_TEST_NATS_CLI=$(CURDIR)/nats/.bin/nats cargo test -p taskparty --features failpoints -- --ignored
+
+check: fmt lint docs ## Formatting, lints, documentation: no warning is left
+
+fmt:
+	cargo fmt --all --check
+
+lint:
+	cargo clippy $(FEATURES) --all-targets -- -D warnings
+
+docs:
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+
+clean-data: ## Remove what nats/install.sh and nats/install-cli.sh installed
+	rm -rf nats/.bin
