@@ -4,7 +4,7 @@ NATS_SERVER := nats/.bin/nats-server
 FEATURES    := --workspace --features taskparty/failpoints
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-all check fmt lint docs nats-server nats-cli clean-data
+.PHONY: help demo build test test-all check fmt lint docs test-cli nats-server nats-cli clean-data
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -25,9 +25,10 @@ nats-cli: ## Install the nats command line of the version that the tests use, in
 test: nats-server ## All tests that need Rust and Python only
 	cargo test $(FEATURES)
 
-test-all: nats-server nats-cli check ## Those, and what needs more of a machine: lints, docs, the nats command line
-	TASKPARTY_TEST_NATS_CLI=$(CURDIR)/nats/.bin/nats cargo test $(FEATURES)
-	TASKPARTY_TEST_NATS_CLI=$(CURDIR)/nats/.bin/nats cargo test -p taskparty --features failpoints -- --ignored
+test-all: test check test-cli ## Those, and what needs more of a machine: lints, docs, the nats command line
+
+test-cli: nats-server nats-cli
+	cargo test -p taskparty --features failpoints -- --ignored
 
 check: fmt lint docs ## Formatting, lints, documentation: no warning is left
 

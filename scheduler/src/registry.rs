@@ -1,0 +1,188 @@
+//! The executors that live, as they say themselves in the executors bucket.
+//!
+//! *Invariant: an entry that cannot be read is no executor*, and harms no other entry. What is
+//! shown here only informs a decision: who really runs a dispatch is whoever pulls it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Instant;
+
+use taskparty_common::dispatch::ExecutorEntry;
+use taskparty_common::name::{App, Handler};
+use taskparty_nats::bucket::{Buckets, Change, Entry, Watch};
+use taskparty_nats::subject::Bucket;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// A handler of an app.
+pub type AppHandler = (App, Handler);
+
+/// The live executors. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Registry {
+    live: Arc<RwLock<Live>>,
+    changes: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct Live {
+    /// By the key in the bucket.
+    entries: BTreeMap<String, ExecutorEntry>,
+    /// How many live executors take work for a handler, over all entries.
+    takers: HashMap<AppHandler, usize>,
+    /// Since when nobody takes work for a handler that somebody once took work for.
+    absent: HashMap<AppHandler, Instant>,
+    /// Since when the bucket is watched.
+    since: Instant,
+    ready: bool,
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        let live = Live {
+            entries: BTreeMap::new(),
+            takers: HashMap::new(),
+            absent: HashMap::new(),
+            since: Instant::now(),
+            ready: false,
+        };
+        Self { live: Arc::new(RwLock::new(live)), changes: watch::Sender::new(0) }
+    }
+}
+
+impl Registry {
+    /// Watches the bucket until `shutdown`.
+    pub async fn run(self, buckets: Buckets, shutdown: CancellationToken) {
+        let mut watch = Watch::start(&buckets, Bucket::Executors, ">", &shutdown);
+        while let Some(change) = watch.next().await {
+            match change {
+                Change::Entry(entry) => self.write().take_in(entry),
+                Change::Ready => self.write().ready = true,
+            }
+            self.changes.send_modify(|count| *count += 1);
+        }
+    }
+
+    /// Every live executor, the draining ones too.
+    pub fn entries(&self) -> Vec<ExecutorEntry> {
+        self.read().entries.values().cloned().collect()
+    }
+
+    /// Whether a live executor takes work for the handler.
+    pub fn has(&self, app: &App, handler: &Handler) -> bool {
+        self.read().takers.contains_key(&(app.clone(), handler.clone()))
+    }
+
+    /// Since when no live executor takes work for the handler: since the beginning of the watch
+    /// if none ever did; nothing while one does.
+    pub fn absent_since(&self, app: &App, handler: &Handler) -> Option<Instant> {
+        let live = self.read();
+        let key = (app.clone(), handler.clone());
+        let absent = live.absent.get(&key).copied().unwrap_or(live.since);
+        (!live.takers.contains_key(&key)).then_some(absent)
+    }
+
+    /// The handlers that live executors take work for.
+    pub fn handlers(&self) -> BTreeSet<AppHandler> {
+        self.read().takers.keys().cloned().collect()
+    }
+
+    /// Tells of each change.
+    pub fn changed(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Whether everything that was in the bucket at the beginning is known.
+    pub fn is_ready(&self) -> bool {
+        self.read().ready
+    }
+
+    /// Waits until [`Registry::is_ready`].
+    pub async fn ready(&self) {
+        let mut changes = self.changed();
+        while !self.is_ready() {
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Live> {
+        self.live.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Live> {
+        self.live.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Live {
+    fn take_in(&mut self, entry: Entry) {
+        let was = self.entries.remove(&entry.key);
+        let is = entry.value.and_then(|value| {
+            let read = serde_json::from_slice::<ExecutorEntry>(&value);
+            read.inspect_err(|error| {
+                tracing::warn!(key = %entry.key, %error, "An executor's entry cannot be read; it is ignored.");
+            })
+            .ok()
+        });
+        for key in is.iter().flat_map(work_of) {
+            *self.takers.entry(key).or_default() += 1;
+        }
+        for key in was.iter().flat_map(work_of) {
+            if let Some(count) = self.takers.get_mut(&key) {
+                *count -= 1;
+                if *count == 0 {
+                    self.takers.remove(&key);
+                    self.absent.insert(key, Instant::now());
+                }
+            }
+        }
+        if let Some(is) = is {
+            self.entries.insert(entry.key, is);
+        }
+    }
+}
+
+/// The handlers that an executor takes work for.
+fn work_of(entry: &ExecutorEntry) -> impl Iterator<Item = AppHandler> {
+    let handlers = if entry.draining { None } else { Some(entry.handlers.keys()) };
+    handlers.into_iter().flatten().map(|handler| (entry.app.clone(), handler.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chrono::DateTime;
+    use serde_json::json;
+
+    fn put(registry: &Registry, key: &str, value: Option<serde_json::Value>) {
+        let value = value.map(|value| value.to_string().into());
+        let created = DateTime::UNIX_EPOCH;
+        registry.write().take_in(Entry { key: key.into(), revision: 1, value, created });
+    }
+
+    fn executor(instance: &str, draining: bool) -> Option<serde_json::Value> {
+        Some(json!({ "v": 1, "app": "shop", "instance": instance, "draining": draining,
+            "handlers": { "settle": { "slots": 4 } }, "started_at": "2026-01-01T00:00:00Z" }))
+    }
+
+    #[test]
+    fn a_handler_is_there_while_one_executor_takes_work_for_it() {
+        let registry = Registry::default();
+        let (app, handler) = (App::new("shop").unwrap(), Handler::new("settle").unwrap());
+        let start = registry.absent_since(&app, &handler).unwrap();
+        put(&registry, "shop.a", executor("a", false));
+        put(&registry, "shop.a", executor("a", false));
+        put(&registry, "shop.b", executor("b", false));
+        assert!(registry.has(&app, &handler));
+        put(&registry, "shop.a", executor("a", true));
+        assert_eq!(registry.absent_since(&app, &handler), None);
+        put(&registry, "shop.b", None);
+        assert!(!registry.has(&app, &handler));
+        assert!(registry.absent_since(&app, &handler).unwrap() > start);
+        assert_eq!(registry.entries().len(), 1);
+        put(&registry, "shop.c", Some(json!({ "nonsense": true })));
+        assert_eq!(registry.entries().len(), 1);
+    }
+}
