@@ -1,0 +1,120 @@
+//! The runs that this process has in its hands: who may cancel them, and what the registry says.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use taskparty_common::dispatch::{Cancel, Dispatch};
+use taskparty_common::name::{Handler, JobId};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+/// All runs in this process. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Live(Arc<Mutex<Table>>);
+
+#[derive(Debug, Default)]
+struct Table {
+    next: u64,
+    runs: HashMap<u64, Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    run: Uuid,
+    shard: u32,
+    job: JobId,
+    handler: Handler,
+    cancel: Arc<CancelRequest>,
+}
+
+/// Whether somebody asked for a run to stop, and who.
+#[derive(Debug, Default)]
+pub(crate) struct CancelRequest {
+    asked: CancellationToken,
+    by: OnceLock<String>,
+}
+
+impl CancelRequest {
+    fn ask(&self, by: &str) {
+        self.by.get_or_init(|| by.to_owned());
+        self.asked.cancel();
+    }
+
+    /// Waits until somebody asks, and says who.
+    pub(crate) async fn asked(&self) -> &str {
+        self.asked.cancelled().await;
+        self.by.get().map_or("", String::as_str)
+    }
+}
+
+/// A run's place in the table, and its slot. Both are given back when this is dropped.
+///
+/// *Invariant: it lives as long as the handler's future does*, so that a handler which cannot be
+/// stopped still counts.
+#[derive(Debug)]
+pub(crate) struct Place {
+    live: Live,
+    id: u64,
+    pub(crate) cancel: Arc<CancelRequest>,
+    _slot: OwnedSemaphorePermit,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.live.table().runs.remove(&self.id);
+    }
+}
+
+impl Live {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes `dispatch` in, in `slot`.
+    pub(crate) fn enter(&self, dispatch: &Dispatch, slot: OwnedSemaphorePermit) -> Place {
+        let cancel = Arc::<CancelRequest>::default();
+        let mut table = self.table();
+        table.next += 1;
+        let id = table.next;
+        let entry = Entry {
+            run: dispatch.run,
+            shard: dispatch.shard.index,
+            job: dispatch.job.clone(),
+            handler: dispatch.handler.clone(),
+            cancel: cancel.clone(),
+        };
+        table.runs.insert(id, entry);
+        drop(table);
+        Place { live: self.clone(), id, cancel, _slot: slot }
+    }
+
+    /// Asks every run that `cancel` names to stop. Asking again changes nothing.
+    pub(crate) fn cancel(&self, cancel: &Cancel) {
+        let table = self.table();
+        let named = |entry: &&Entry| {
+            entry.run == cancel.run && cancel.shard.is_none_or(|shard| shard == entry.shard)
+        };
+        for entry in table.runs.values().filter(named) {
+            entry.cancel.ask(&cancel.by);
+        }
+    }
+
+    /// The jobs that `handler` runs now, once for each run.
+    pub(crate) fn jobs_of(&self, handler: &Handler) -> Vec<JobId> {
+        let table = self.table();
+        let mut jobs: Vec<_> = table
+            .runs
+            .values()
+            .filter(|entry| entry.handler == *handler)
+            .map(|entry| entry.job.clone())
+            .collect();
+        jobs.sort_unstable();
+        jobs
+    }
+
+    /// Whether `job` runs here now.
+    pub(crate) fn has_job(&self, job: &JobId) -> bool {
+        self.table().runs.values().any(|entry| entry.job == *job)
+    }
+}

@@ -1,0 +1,286 @@
+//! One attempt of one shard: from its delivery to its end.
+//!
+//! *Invariant: whatever a handler does, the attempt ends*: by its return, its panic, its timeout,
+//! a cancel, or the loss of its lease. *Invariant: two holders of one lease never run at once*:
+//! when the lease ends the handler's future is dropped, and nothing is reported.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use taskparty_common::dispatch::{Dispatch, Started};
+use taskparty_nats::consume::Received;
+use taskparty_nats::fail_point;
+use taskparty_nats::lease::{Delivery, Lease, Uptime};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::JoinError;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument;
+
+use crate::context::{Context, ContextParts};
+use crate::handler::{ErasedHandler, Returned};
+use crate::live::{CancelRequest, Place};
+use crate::logs::Writer;
+use crate::node::Node;
+use crate::progress::{self, ProgressReader};
+use crate::report::{Attempt, Ending, Reporter, Times};
+use crate::settle;
+
+/// A handler that runs longer than this is announced.
+const STARTED_AFTER: Duration = Duration::from_millis(100);
+
+/// How long a handler that was asked to stop may tidy up before it is dropped.
+const TIDY_UP: Duration = Duration::from_secs(1);
+
+/// The lease of a dispatch that cannot be read, or that names none.
+const LEASE: Duration = Duration::from_secs(30);
+
+/// The shortest lease that can be kept.
+const SHORTEST_LEASE: Duration = Duration::from_secs(1);
+
+/// Sees one delivery through. `slot` is given back when the handler's future is gone and the
+/// delivery is settled.
+pub(crate) async fn attempt(node: Arc<Node>, received: Received, slot: OwnedSemaphorePermit) {
+    let abandoned = node.phase.abandoned.clone();
+    abandoned.run_until_cancelled(see_through(node, received, slot)).await;
+}
+
+async fn see_through(node: Arc<Node>, received: Received, slot: OwnedSemaphorePermit) {
+    let Received { delivery, message, at } = received;
+    let dispatch: Dispatch = match serde_json::from_slice(&message.payload) {
+        Ok(dispatch) => dispatch,
+        Err(error) => return unreadable(&node, &delivery, at, &message.payload, &error).await,
+    };
+    drop(message);
+    let lease = keep(&node, &delivery, Duration::from_millis(dispatch.lease_ms), at);
+    let now = node.clock.now();
+    let reporter = Reporter { instance: &node.instance, delivery: delivery.delivered };
+    let desk = node.handlers.get(&dispatch.handler);
+    let attempt = Attempt::from(&dispatch);
+    let function = match (refusal(&dispatch, delivery.delivered, now), desk) {
+        (None, Some(desk)) => desk.function.clone(),
+        (refusal, _) => {
+            let ending = refusal.unwrap_or_else(|| Ending::unknown_handler(&dispatch));
+            let record = attempt.record(ending, reporter, Times { started: None, finished: now });
+            return settle::report(&node, &delivery, &lease, record).await;
+        }
+    };
+    let span = tracing::info_span!(
+        "attempt", job = %attempt.job, run = %attempt.run, shard = attempt.shard.index, attempt = attempt.attempt,
+    );
+    let timeout_ms = dispatch.timeout_ms;
+    let holder = Holder {
+        node: &node,
+        delivery: &delivery,
+        lease: &lease,
+        attempt: &attempt,
+        started: now,
+        timeout_ms,
+    };
+    let (place, end) = holder.hold(function, dispatch, slot).instrument(span).await;
+    match end {
+        End::Ended(ending) => {
+            let times = Times { started: Some(now), finished: node.clock.now() };
+            let record = attempt.clone().record(ending, reporter, times);
+            settle::report(&node, &delivery, &lease, record).await;
+        }
+        End::LeaseLost => {
+            tracing::warn!(run = %attempt.run, job = %attempt.job, shard = attempt.shard.index,
+                "A lease was lost: the handler was stopped, and another executor gets the work.");
+        }
+        End::HandedBack => settle::hand_back(&node, &delivery).await,
+    }
+    drop(place);
+}
+
+fn keep(node: &Node, delivery: &Delivery, length: Duration, received: Uptime) -> Lease {
+    let length = if length.is_zero() { LEASE } else { length.max(SHORTEST_LEASE) };
+    Lease::keep_since(
+        node.publisher.clone(),
+        delivery.clone(),
+        length,
+        received,
+        &node.phase.abandoned,
+    )
+}
+
+/// Why a dispatch is not started at all, if so.
+fn refusal(dispatch: &Dispatch, delivered: u64, now: DateTime<Utc>) -> Option<Ending> {
+    if delivered > dispatch.max_deliveries {
+        return Some(Ending::lost(delivered, dispatch.max_deliveries));
+    }
+    (delivered == 1 && now > dispatch.start_by).then(|| Ending::too_late(dispatch.start_by, now))
+}
+
+/// A dispatch that cannot be read is a result where it says of what, and else is removed.
+async fn unreadable(
+    node: &Node,
+    delivery: &Delivery,
+    at: Uptime,
+    payload: &[u8],
+    error: &serde_json::Error,
+) {
+    let Ok(attempt) = serde_json::from_slice::<Attempt>(payload) else {
+        tracing::error!(stream = %delivery.stream, seq = delivery.stream_seq, %error,
+            "A dispatch cannot be read and was removed; does something else publish to its subject?");
+        return settle::discard(node, delivery).await;
+    };
+    let lease = keep(node, delivery, LEASE, at);
+    let reporter = Reporter { instance: &node.instance, delivery: delivery.delivered };
+    let times = Times { started: None, finished: node.clock.now() };
+    let record = attempt.record(Ending::undecodable(error), reporter, times);
+    settle::report(node, delivery, &lease, record).await;
+}
+
+/// How holding a delivery came to its end.
+enum End {
+    /// With something to report.
+    Ended(Ending),
+    /// Somebody else may have it by now.
+    LeaseLost,
+    /// The executor shuts down; somebody else is to have it.
+    HandedBack,
+}
+
+/// One started attempt.
+struct Holder<'a> {
+    node: &'a Node,
+    delivery: &'a Delivery,
+    lease: &'a Lease,
+    attempt: &'a Attempt,
+    started: DateTime<Utc>,
+    timeout_ms: Option<u64>,
+}
+
+impl Holder<'_> {
+    /// Calls the handler and waits for the end of it, whichever comes first. Gives back the
+    /// attempt's place, to be kept until the delivery is settled.
+    async fn hold(
+        &self,
+        function: ErasedHandler,
+        mut dispatch: Dispatch,
+        slot: OwnedSemaphorePermit,
+    ) -> (Arc<Place>, End) {
+        let place = Arc::new(self.node.live.enter(&dispatch, slot));
+        let cancel = place.cancel.clone();
+        let params =
+            std::mem::replace(&mut dispatch.params, serde_json::value::RawValue::NULL.to_owned());
+        let (sender, mut progress) = progress::channel();
+        let stop = CancellationToken::new();
+        let context = Context::new(ContextParts {
+            delivery: self.delivery.delivered,
+            instance: self.node.instance.clone(),
+            started: self.started,
+            stop: stop.clone(),
+            log: self.node.logs.of(Writer {
+                job: dispatch.job.clone(),
+                run: dispatch.run,
+                shard: dispatch.shard.index,
+                attempt: dispatch.attempt,
+            }),
+            progress: sender,
+            dispatch,
+        });
+        let deadline = context.deadline_instant();
+        fail_point!("executor.before_handler");
+        // The handler has a task of its own: a panic ends that task alone, and a handler that
+        // blocks its thread does not hold up the lease. Dropping the handle drops the future.
+        let kept = place.clone();
+        let call = async move {
+            let returned = function.call(context, params).await;
+            drop(kept);
+            returned
+        };
+        let mut task = AbortOnDropHandle::new(tokio::spawn(call.in_current_span()));
+        let end = self.watch(&mut task, &stop, deadline, &cancel, &mut progress).await;
+        stop.cancel();
+        drop(task);
+        if let Some(last) = progress.unsaid(self.attempt) {
+            self.node.tell(self.node.nats.names().progress(&self.node.app), &last);
+        }
+        (place, end)
+    }
+
+    async fn watch(
+        &self,
+        task: &mut AbortOnDropHandle<Returned>,
+        stop: &CancellationToken,
+        deadline: Option<Instant>,
+        cancel: &CancelRequest,
+        progress: &mut ProgressReader,
+    ) -> End {
+        let announce = Instant::now() + STARTED_AFTER;
+        let mut announced = false;
+        loop {
+            tokio::select! {
+                biased;
+                () = self.lease.lost() => return End::LeaseLost,
+                returned = &mut *task => return ended(returned),
+                () = sleep_until(deadline.unwrap_or(announce)), if deadline.is_some() => {
+                    return End::Ended(Ending::timed_out(self.timeout_ms.unwrap_or_default()));
+                }
+                by = cancel.asked() => {
+                    return self.tidy_up(task, stop, End::Ended(Ending::cancelled(by))).await;
+                }
+                () = self.node.phase.drained.cancelled() => {
+                    return self.tidy_up(task, stop, End::HandedBack).await;
+                }
+                () = sleep_until(announce), if !announced => {
+                    announced = true;
+                    self.announce();
+                }
+                progress = progress.due(self.attempt) => {
+                    self.node.tell(self.node.nats.names().progress(&self.node.app), &progress);
+                }
+            }
+        }
+    }
+
+    /// Asks the handler to stop and gives it a moment, in which the lease must still hold. What it
+    /// returns now does not count: it may be half of the work.
+    async fn tidy_up(
+        &self,
+        task: &mut AbortOnDropHandle<Returned>,
+        stop: &CancellationToken,
+        end: End,
+    ) -> End {
+        stop.cancel();
+        tokio::select! {
+            biased;
+            () = self.lease.lost() => End::LeaseLost,
+            _ = task => end,
+            () = sleep(TIDY_UP) => end,
+        }
+    }
+
+    fn announce(&self) {
+        let started = Started {
+            v: 1,
+            run: self.attempt.run,
+            job: self.attempt.job.clone(),
+            shard: self.attempt.shard.index,
+            attempt: self.attempt.attempt,
+            delivery: self.delivery.delivered,
+            instance: self.node.instance.clone(),
+            started_at: self.started,
+        };
+        self.node.tell(self.node.nats.names().started(&self.node.app), &started);
+    }
+}
+
+fn ended(returned: Result<Returned, JoinError>) -> End {
+    match returned.map_err(JoinError::try_into_panic) {
+        Ok(returned) => End::Ended(Ending::returned(returned)),
+        Err(Ok(panic)) => End::Ended(Ending::panicked(panic_text(panic.as_ref()))),
+        // The runtime shuts down: as a crash.
+        Err(Err(_)) => End::LeaseLost,
+    }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("(a panic without a text)")
+}
