@@ -48,6 +48,7 @@ struct Inner {
     names: Names,
     events: Events,
     request_deadline: Duration,
+    api_prefix: String,
 }
 
 impl std::fmt::Debug for Nats {
@@ -77,6 +78,11 @@ impl Nats {
     /// [`Events::denied_since`] tells them apart.
     pub fn events(&self) -> &Events {
         &self.0.events
+    }
+
+    /// What the subjects of JetStream's API begin with, usually `$JS.API`.
+    pub fn api_prefix(&self) -> &str {
+        &self.0.api_prefix
     }
 
     /// How long one call may wait for its answer.
@@ -152,6 +158,7 @@ pub async fn connect(config: &ConnectConfig) -> Result<Nats, ConnectError> {
         names: Names::new(config.prefix.clone()),
         events,
         request_deadline: config.request_deadline,
+        api_prefix: config.api_prefix(),
     }));
     diagnose::check_jetstream(config, &nats).await?;
     Ok(nats)
@@ -200,13 +207,11 @@ fn jittered(pause: Duration) -> Duration {
 }
 
 fn jetstream(config: &ConnectConfig, client: Client) -> jetstream::Context {
-    let context =
-        ContextBuilder::new().timeout(config.request_deadline).ack_timeout(config.request_deadline);
-    match (&config.jetstream_api_prefix, &config.jetstream_domain) {
-        (Some(prefix), _) => context.api_prefix(prefix).build(client),
-        (None, Some(domain)) => context.domain(domain).build(client),
-        (None, None) => context.build(client),
-    }
+    ContextBuilder::new()
+        .timeout(config.request_deadline)
+        .ack_timeout(config.request_deadline)
+        .api_prefix(config.api_prefix())
+        .build(client)
 }
 
 async fn options(config: &ConnectConfig, events: &Events) -> Result<ConnectOptions, ConnectError> {

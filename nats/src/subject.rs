@@ -35,6 +35,17 @@ impl Names {
         format!("{}_DISPATCH_{app}", self.prefix.upper())
     }
 
+    /// The app whose work a stream holds; none when it is another stream.
+    pub fn app_of(&self, stream: &str) -> Option<App> {
+        let app = stream.strip_prefix(&format!("{}_DISPATCH_", self.prefix.upper()))?;
+        App::new(app).ok()
+    }
+
+    /// All work of all apps: what finds their streams.
+    pub fn dispatches(&self) -> String {
+        format!("{}.dispatch.>", self.prefix)
+    }
+
     /// The stream of triggers, now and later.
     pub fn triggers_stream(&self) -> String {
         format!("{}_TRIGGERS", self.prefix.upper())
@@ -56,7 +67,14 @@ impl Names {
     }
 
     /// One dispatched attempt of one shard, for any instance that has the handler.
-    pub fn dispatch(&self, app: &App, handler: &Handler, run: Uuid, shard: u32, attempt: u32) -> String {
+    pub fn dispatch(
+        &self,
+        app: &App,
+        handler: &Handler,
+        run: Uuid,
+        shard: u32,
+        attempt: u32,
+    ) -> String {
         format!("{}.dispatch.{app}.{handler}.{run}.{shard}.{attempt}", self.prefix)
     }
 

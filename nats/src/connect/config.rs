@@ -144,6 +144,14 @@ impl ConnectConfig {
         self.creds.is_some() || self.nkey.is_some() || self.user.is_some() || self.token.is_some()
     }
 
+    pub(crate) fn api_prefix(&self) -> String {
+        match (&self.jetstream_api_prefix, &self.jetstream_domain) {
+            (Some(prefix), _) => prefix.clone(),
+            (None, Some(domain)) => format!("$JS.{domain}.API"),
+            (None, None) => "$JS.API".to_owned(),
+        }
+    }
+
     /// The URL for people: without what stands before an `@`.
     pub fn shown_url(&self) -> String {
         shown(self.url.as_deref().unwrap_or(DEFAULT_URL))

@@ -224,21 +224,15 @@ pub(crate) async fn check_jetstream(
             let whole_server = !nats.client().server_info().jetstream;
             Err(ConnectError::NoJetStream { server, whole_server })
         }
-        Err(error) => Err(match nats.events().denied_since(&info_subject(config), asked) {
-            Some(denied) => ConnectError::Denied {
-                server,
-                identity: config.shown_identity(),
-                action: denied.action,
-            },
-            None => silent(error.to_string()),
-        }),
-    }
-}
-
-fn info_subject(config: &ConnectConfig) -> String {
-    match (&config.jetstream_api_prefix, &config.jetstream_domain) {
-        (Some(prefix), _) => format!("{prefix}.INFO"),
-        (None, Some(domain)) => format!("$JS.{domain}.API.INFO"),
-        (None, None) => "$JS.API.INFO".to_owned(),
+        Err(error) => {
+            Err(match nats.events().denied_since(&format!("{}.INFO", nats.api_prefix()), asked) {
+                Some(denied) => ConnectError::Denied {
+                    server,
+                    identity: config.shown_identity(),
+                    action: denied.action,
+                },
+                None => silent(error.to_string()),
+            })
+        }
     }
 }

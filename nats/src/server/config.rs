@@ -22,7 +22,7 @@ pub struct ServerConfig {
     pub dir: Option<PathBuf>,
     /// Whether JetStream is on. Default: on.
     pub jetstream: JetStream,
-    /// Bytes that JetStream may use on disk. Default: 1 GiB.
+    /// Bytes that JetStream may use on disk. Default: 16 GiB, a limit that reserves nothing.
     pub max_store: u64,
     /// More lines for the configuration file: users, limits. They must not repeat a block.
     pub extra: String,
@@ -44,7 +44,7 @@ impl ServerConfig {
             port: Port::Free,
             dir: None,
             jetstream: JetStream::On,
-            max_store: 1 << 30,
+            max_store: 16 << 30,
             extra: String::new(),
             jetstream_extra: String::new(),
             start_deadline: Duration::from_secs(20),

@@ -1,0 +1,223 @@
+//! Streams, buckets and consumers are made once, compared, and changed only when asked.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use serde_json::{Value, json};
+use taskparty_common::name::{App, Handler, Prefix};
+use taskparty_nats::connect::{ConnectConfig, Nats, connect};
+use taskparty_nats::server::{Cluster, ClusterConfig, Search, Server, ServerConfig, find};
+use taskparty_nats::topology::{Kind, Outcome, Topology, TopologyConfig, TopologyError};
+
+fn server_config() -> ServerConfig {
+    ServerConfig::new(find(&Search::from_env()).expect("nats/install.sh has been run").path)
+}
+
+async fn on(server: &Server) -> Nats {
+    connect(&ConnectConfig::new(server.url())).await.unwrap()
+}
+
+fn names() -> (App, Handler) {
+    (App::new("order-service").unwrap(), Handler::new("settle").unwrap())
+}
+
+async fn config_of(nats: &Nats, stream: &str) -> Value {
+    let info: Value = nats.js().request(format!("STREAM.INFO.{stream}"), &()).await.unwrap();
+    info["config"].clone()
+}
+
+#[tokio::test]
+async fn what_is_made_is_what_the_files_say_and_a_second_call_makes_nothing() {
+    let server = Server::start(server_config()).await.unwrap();
+    let nats = on(&server).await;
+    let topology = Topology::new(nats.clone(), TopologyConfig::default());
+    let (app, handler) = names();
+
+    assert_eq!(topology.differences().await.unwrap().len(), topology.expected().len());
+    assert_eq!(topology.create_missing().await.unwrap(), topology.expected());
+    topology.ensure_handler(&app, &handler).await.unwrap();
+    topology.ensure_handler(&app, &Handler::new("other").unwrap()).await.unwrap();
+    assert_eq!(topology.differences().await.unwrap(), []);
+    assert_eq!(topology.create_missing().await.unwrap(), []);
+    assert_eq!(topology.apply().await.unwrap(), []);
+
+    // The buckets are buckets, for the client and so for the nats CLI.
+    for bucket in ["jobs", "fires", "cursors", "executors", "schedulers"] {
+        nats.js().get_key_value(format!("taskparty_{bucket}")).await.unwrap();
+    }
+    assert_eq!(
+        nats.js().get_key_value("taskparty_jobs").await.unwrap().status().await.unwrap().history(),
+        10
+    );
+}
+
+#[tokio::test]
+async fn two_installations_share_an_account() {
+    let server = Server::start(server_config()).await.unwrap();
+    let first = Topology::new(on(&server).await, TopologyConfig::default());
+    let config = ConnectConfig {
+        prefix: Prefix::new("acme-2").unwrap(),
+        ..ConnectConfig::new(server.url())
+    };
+    let second = Topology::new(connect(&config).await.unwrap(), TopologyConfig::default());
+    let (app, handler) = names();
+    for topology in [&first, &second] {
+        topology.create_missing().await.unwrap();
+        topology.ensure_handler(&app, &handler).await.unwrap();
+        assert_eq!(topology.differences().await.unwrap(), []);
+    }
+}
+
+#[tokio::test]
+async fn a_difference_is_reported_and_only_apply_changes_it() {
+    let server = Server::start(server_config()).await.unwrap();
+    let nats = on(&server).await;
+    let mut small = TopologyConfig {
+        alerts_bytes: 1 << 20,
+        lease: Duration::from_secs(10),
+        ..Default::default()
+    };
+    let before = Topology::new(nats.clone(), small.clone());
+    let (app, handler) = names();
+    before.create_missing().await.unwrap();
+    before.ensure_handler(&app, &handler).await.unwrap();
+    nats.js().delete_stream("TASKPARTY_LOGS").await.unwrap();
+    // What an operator has set and we say nothing about must stay.
+    let mut alerts = config_of(&nats, "TASKPARTY_ALERTS").await;
+    alerts["max_msgs"] = json!(77);
+    let _: Value = nats.js().request("STREAM.UPDATE.TASKPARTY_ALERTS", &alerts).await.unwrap();
+
+    small.alerts_bytes = 2 << 20;
+    small.lease = Duration::from_secs(20);
+    let after = Topology::new(nats.clone(), small);
+    assert_eq!(after.create_missing().await.unwrap().len(), 1, "only the missing stream is made");
+    nats.js().delete_stream("TASKPARTY_LOGS").await.unwrap();
+    let found = after.differences().await.unwrap();
+    let seen: Vec<_> =
+        found.iter().map(|d| (d.kind, d.name.as_str(), d.field.as_deref(), &d.found)).collect();
+    assert_eq!(
+        seen,
+        [
+            (Kind::Stream, "TASKPARTY_LOGS", None, &Value::Null),
+            (Kind::Stream, "TASKPARTY_ALERTS", Some("max_bytes"), &json!(1 << 20)),
+            (
+                Kind::Consumer,
+                "TASKPARTY_DISPATCH_order-service/settle",
+                Some("ack_wait"),
+                &json!(10_000_000_000_i64)
+            ),
+        ]
+    );
+
+    let done = after.apply().await.unwrap();
+    let outcomes: Vec<_> = done.iter().map(|applied| &applied.outcome).collect();
+    assert_eq!(outcomes, [&Outcome::Created, &Outcome::Changed, &Outcome::Changed]);
+    assert_eq!(after.differences().await.unwrap(), []);
+    assert_eq!(config_of(&nats, "TASKPARTY_ALERTS").await["max_msgs"], 77);
+    assert_eq!(serde_json::to_value(&done[1]).unwrap()["outcome"], "changed");
+}
+
+#[tokio::test]
+async fn what_cannot_be_changed_is_reported_and_does_not_hold_up_the_rest() {
+    let server = Server::start(server_config()).await.unwrap();
+    let nats = on(&server).await;
+    let odd = json!({"name": "TASKPARTY_ALERTS", "subjects": ["taskparty.alert.*"], "storage": "memory", "max_age": 0});
+    let made: Value = nats.js().request("STREAM.CREATE.TASKPARTY_ALERTS", &odd).await.unwrap();
+    assert_eq!(made["error"], Value::Null);
+    let topology = Topology::new(nats, TopologyConfig::default());
+    topology.create_missing().await.unwrap();
+
+    let done = topology.apply().await.unwrap();
+    let of =
+        |field: &str| done.iter().find(|a| a.difference.field.as_deref() == Some(field)).unwrap();
+    assert!(matches!(of("storage").outcome, Outcome::Refused { .. }));
+    assert_eq!(of("max_age").outcome, Outcome::Changed);
+    let left = topology.differences().await.unwrap();
+    assert_eq!(left.iter().map(|d| d.field.as_deref()).collect::<Vec<_>>(), [Some("storage")]);
+}
+
+#[tokio::test]
+async fn a_deleted_stream_is_made_again_once_it_is_forgotten() {
+    let server = Server::start(server_config()).await.unwrap();
+    let nats = on(&server).await;
+    let topology = Topology::new(nats.clone(), TopologyConfig::default());
+    let (app, handler) = names();
+    topology.ensure_handler(&app, &handler).await.unwrap();
+    nats.js().delete_stream("TASKPARTY_DISPATCH_order-service").await.unwrap();
+    topology.forget(&app);
+    topology.ensure_handler(&app, &handler).await.unwrap();
+    assert_eq!(config_of(&nats, "TASKPARTY_DISPATCH_order-service").await["max_consumers"], 10_000);
+}
+
+#[tokio::test]
+async fn many_nodes_make_one_topology_in_a_cluster_stored_three_times() {
+    let mut cluster = Cluster::start(ClusterConfig::new(server_config().binary)).await.unwrap();
+    let mut nodes = Vec::new();
+    for _ in 0..4 {
+        let nats = connect(&ConnectConfig::new(cluster.url())).await.unwrap();
+        nodes.push(Topology::new(
+            nats,
+            TopologyConfig { deadline: Duration::from_secs(30), ..Default::default() },
+        ));
+    }
+    let (app, handler) = names();
+    let made = join_all(nodes.iter().map(Topology::create_missing)).await;
+    assert!(made.iter().all(Result::is_ok), "{made:?}");
+    assert!(
+        join_all(nodes.iter().map(|node| node.ensure_handler(&app, &handler)))
+            .await
+            .iter()
+            .all(Result::is_ok)
+    );
+    assert_eq!(nodes[0].differences().await.unwrap(), []);
+    assert!(
+        nodes[0]
+            .expected()
+            .iter()
+            .all(|d| d.kind == Kind::Consumer || d.config["num_replicas"] == 3)
+    );
+
+    // The leader dies: what is asked during the election is done after it.
+    let leader = cluster.leader().await.unwrap();
+    cluster.node(leader).kill();
+    let late = Handler::new("late").unwrap();
+    nodes[1].ensure_handler(&app, &late).await.unwrap();
+}
+
+#[tokio::test]
+async fn failures_name_the_stream_and_what_to_do() {
+    let small = ServerConfig { max_store: 64 << 20, ..server_config() };
+    let server = Server::start(small).await.unwrap();
+    let error = Topology::new(on(&server).await, TopologyConfig::default())
+        .create_missing()
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&error, TopologyError::Limit { name, .. } if name == "TASKPARTY_RESULTS"),
+        "{error}"
+    );
+
+    let server = Server::start(server_config()).await.unwrap();
+    let config = TopologyConfig {
+        replicas: Some(3),
+        deadline: Duration::from_secs(1),
+        ..Default::default()
+    };
+    let error = Topology::new(on(&server).await, config).create_missing().await.unwrap_err();
+    assert!(matches!(&error, TopologyError::Peers { replicas: 3, .. }), "{error}");
+
+    let users =
+        "accounts { A { jetstream: enabled, users: [{user: bob, password: pw, permissions: {
+        publish: [\"$JS.API.INFO\", \"$JS.API.STREAM.INFO.*\"], subscribe: [\"_INBOX.>\"] }}] } }";
+    let server =
+        Server::start(ServerConfig { extra: users.into(), ..server_config() }).await.unwrap();
+    let nats =
+        connect(&ConnectConfig::new(format!("nats://bob:pw@{}", server.address()))).await.unwrap();
+    let error = Topology::new(nats, TopologyConfig::default()).create_missing().await.unwrap_err();
+    assert!(
+        matches!(&error, TopologyError::Denied { action, .. } if action.contains("STREAM.CREATE")),
+        "{error}"
+    );
+}
