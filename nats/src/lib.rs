@@ -17,3 +17,4 @@ pub mod proxy;
 pub mod publish;
 pub mod server;
 pub mod subject;
+pub mod topology;
