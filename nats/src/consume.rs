@@ -75,6 +75,7 @@ pub struct Received {
 
 /// What can come of waiting once.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "almost every event is a message")]
 pub(crate) enum Event {
     Received(Received),
     /// A sign of life, with the consumer's last delivery where the server tells it.
@@ -241,7 +242,8 @@ impl Pull {
             self.top_up(free).await?;
             let look = Instant::now() + LOOK;
             let Some(inbox) = self.inbox.as_mut() else {
-                sleep_until(look.min(self.quiet_until.max(Instant::now()))).await;
+                let quiet = self.quiet_until > Instant::now();
+                sleep_until(if quiet { look.min(self.quiet_until) } else { look }).await;
                 continue;
             };
             let message = tokio::select! {

@@ -142,19 +142,24 @@ async fn accept(
             continue;
         }
         let line = line.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let pair = carry(client, target.clone(), weather.subscribe());
+        let pair = carry(client, target.clone(), weather.subscribe(), line.clone());
         connections.spawn(line.run_until_cancelled_owned(pair));
     }
 }
 
-async fn carry(client: TcpStream, target: String, weather: watch::Receiver<Weather>) {
+async fn carry(
+    client: TcpStream,
+    target: String,
+    weather: watch::Receiver<Weather>,
+    line: CancellationToken,
+) {
     let Ok(server) = TcpStream::connect(target).await else { return };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     tokio::select! {
-        () = pump(from_client, to_server, Direction::ToServer, weather.clone()) => {}
-        () = pump(from_server, to_client, Direction::ToClient, weather) => {}
+        () = pump(from_client, to_server, Direction::ToServer, weather.clone(), &line) => {}
+        () = pump(from_server, to_client, Direction::ToClient, weather, &line) => {}
     }
 }
 
@@ -163,6 +168,7 @@ async fn pump(
     mut to: OwnedWriteHalf,
     direction: Direction,
     mut weather: watch::Receiver<Weather>,
+    line: &CancellationToken,
 ) {
     let mut piece = vec![0; 64 << 10];
     loop {
@@ -172,6 +178,10 @@ async fn pump(
             tokio::time::sleep(delay).await;
         }
         if weather.wait_for(|weather| !weather.holds(direction)).await.is_err() {
+            return;
+        }
+        // Cut and healed in one breath: what was held back is lost all the same.
+        if line.is_cancelled() {
             return;
         }
         let Some(bytes) = piece.get(..size) else { return };

@@ -1,12 +1,15 @@
 //! Writing and reading single keys.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
 
-use super::{BucketError, Entry};
+use super::{BucketError, Change, Entry, Watch};
 use crate::connect::Nats;
-use crate::history::{ReadError, last_by_subject, purge_subject};
+use crate::history::{ASK_DEADLINE, ReadError, last_by_subject, purge_subject};
 use crate::publish::{Draft, Publisher};
 use crate::subject::Bucket;
 
@@ -84,6 +87,33 @@ impl Buckets {
         let names = self.nats.names();
         purge_subject(self.nats.js(), &names.bucket_stream(bucket), &names.key(bucket, filter))
             .await
+    }
+
+    /// The keys that match `filter` (`>`: all) and have a value, each as it is now, by key.
+    ///
+    /// Through a watch, not through [`read`](crate::history::read): a key that is written again
+    /// meanwhile has no old value left to read, and must not be missing. Holds all of them in
+    /// memory: for buckets of a bounded size.
+    ///
+    /// # Errors
+    /// [`ReadError::Unanswered`] when they could not be read in time.
+    pub async fn entries(&self, bucket: Bucket, filter: &str) -> Result<Vec<Entry>, ReadError> {
+        let mut watch = Watch::start(self, bucket, filter, &CancellationToken::new());
+        let mut entries = BTreeMap::new();
+        let end = Instant::now() + ASK_DEADLINE;
+        loop {
+            match timeout_at(end, watch.next()).await {
+                Ok(Some(Change::Entry(entry))) if entry.value.is_some() => {
+                    entries.insert(entry.key.clone(), entry);
+                }
+                Ok(Some(Change::Entry(entry))) => {
+                    entries.remove(&entry.key);
+                }
+                Ok(Some(Change::Ready)) => return Ok(entries.into_values().collect()),
+                Ok(None) => return Err(ReadError::Unanswered("the connection is closed".into())),
+                Err(_) => return Err(ReadError::Unanswered("not all keys came".into())),
+            }
+        }
     }
 
     /// The publisher that writes go through.

@@ -29,7 +29,9 @@ pub enum Start {
 
 /// Reads the messages of `subjects` (wildcards allowed) in `stream` from `start` on, in order,
 /// each once, until `visit` breaks or all that were stored before this call have been visited.
-/// What is stored during the call may be visited too.
+/// What is stored during the call may be visited too. A message that is replaced or removed during
+/// the call is not visited: for the keys of a bucket use
+/// [`Buckets::entries`](crate::bucket::Buckets::entries).
 ///
 /// # Errors
 /// [`ReadError::Unanswered`] when the end was not reached within `deadline`: then what was
