@@ -13,6 +13,7 @@
 //! consumer's ack-wait; nothing can be done about that.
 
 mod demand;
+mod received;
 mod status;
 
 use std::sync::Arc;
@@ -27,8 +28,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use self::demand::Demand;
+pub(crate) use self::received::Event;
+pub use self::received::Received;
 use self::status::Status;
-use crate::lease::{Delivery, Uptime};
 use crate::publish::backoff;
 
 /// How often the connection is looked at while nothing comes.
@@ -59,31 +61,6 @@ pub enum ConsumeError {
     /// The connection was closed and will not come back.
     #[error("the connection to NATS is closed")]
     Closed,
-}
-
-/// One delivered message.
-#[derive(Debug, Clone)]
-pub struct Received {
-    /// What was delivered, and how to acknowledge it.
-    pub delivery: Delivery,
-    /// The subject, headers and body.
-    pub message: Message,
-    /// When it was handed over: the lease began before this, by less than the way from the server
-    /// as long as the caller takes messages without delay.
-    pub at: Uptime,
-}
-
-/// What can come of waiting once.
-#[derive(Debug)]
-#[allow(clippy::large_enum_variant, reason = "almost every event is a message")]
-pub(crate) enum Event {
-    Received(Received),
-    /// A sign of life, with the consumer's last delivery where the server tells it.
-    Heartbeat {
-        last_delivered: Option<u64>,
-    },
-    /// The requests were dropped; they are made anew at the next call.
-    Lost,
 }
 
 /// Messages of one durable consumer, as many as there is room for.
@@ -222,7 +199,7 @@ impl Pull {
         let mut rest = Vec::new();
         while let Some((subscriber, until)) = self.retiring.as_mut() {
             match tokio::time::timeout_at(*until, subscriber.next()).await {
-                Ok(Some(message)) => rest.extend(received(message)),
+                Ok(Some(message)) => rest.extend(Received::of(message)),
                 Ok(None) | Err(_) => self.retiring = None,
             }
         }
@@ -266,7 +243,7 @@ impl Pull {
             match tokio::time::timeout_at(*until, subscriber.next()).await {
                 Ok(Some(message)) if message.status.is_none() => {
                     self.demand.delivered();
-                    if let Some(received) = received(message) {
+                    if let Some(received) = Received::of(message) {
                         return Some(Event::Received(received));
                     }
                 }
@@ -341,7 +318,7 @@ impl Pull {
         let Some(status) = Status::of(&message) else {
             self.demand.delivered();
             self.alive();
-            return received(message).map(Event::Received);
+            return Received::of(message).map(Event::Received);
         };
         let prefix = self.inbox.as_ref().map_or(0, |inbox| inbox.prefix.len());
         let number = message.subject.get(prefix..).and_then(|number| number.parse().ok());
@@ -409,14 +386,4 @@ impl Pull {
 /// How often the connection was made.
 fn connection(client: &async_nats::Client) -> u64 {
     client.statistics().connects.load(std::sync::atomic::Ordering::Relaxed)
-}
-
-fn received(message: Message) -> Option<Received> {
-    let Some(delivery) = Delivery::of(&message) else {
-        if message.status.is_none() {
-            tracing::warn!(subject = %message.subject, "A message on a pull inbox came from no consumer.");
-        }
-        return None;
-    };
-    Some(Received { delivery, message, at: Uptime::now() })
 }

@@ -1,0 +1,43 @@
+//! What comes on a pull inbox.
+
+use async_nats::Message;
+
+use crate::lease::{Delivery, Uptime};
+
+/// One delivered message.
+#[derive(Debug, Clone)]
+pub struct Received {
+    /// What was delivered, and how to acknowledge it.
+    pub delivery: Delivery,
+    /// The subject, headers and body.
+    pub message: Message,
+    /// When it was handed over: the lease began before this, by less than the way from the server
+    /// as long as the caller takes messages without delay.
+    pub at: Uptime,
+}
+
+/// What can come of waiting once.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "almost every event is a message")]
+pub(crate) enum Event {
+    Received(Received),
+    /// A sign of life, with the consumer's last delivery where the server tells it.
+    Heartbeat {
+        last_delivered: Option<u64>,
+    },
+    /// The requests were dropped; they are made anew at the next call.
+    Lost,
+}
+
+impl Received {
+    /// Reads a message of a pull inbox; none when no consumer delivered it.
+    pub(super) fn of(message: Message) -> Option<Self> {
+        let Some(delivery) = Delivery::of(&message) else {
+            if message.status.is_none() {
+                tracing::warn!(subject = %message.subject, "A message on a pull inbox came from no consumer.");
+            }
+            return None;
+        };
+        Some(Self { delivery, message, at: Uptime::now() })
+    }
+}
