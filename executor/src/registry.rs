@@ -14,7 +14,7 @@ use taskparty_nats::publish::{Draft, PublishError};
 use taskparty_nats::subject::Bucket;
 use tokio_util::sync::CancellationToken;
 
-use crate::node::Node;
+use crate::node::{Desk, Node};
 
 /// How often the entry is put.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -92,14 +92,17 @@ pub(crate) async fn answer_probes(node: Arc<Node>, mut probes: Subscriber, end: 
 }
 
 fn answer(node: &Node, probe: &Probe) -> Answer {
-    let asked = node
-        .handlers
-        .iter()
-        .filter(|(name, _)| probe.handler.as_ref().is_none_or(|handler| handler == *name));
+    // Not the free permits: the pull holds those while it asks for work.
+    let free = |(name, desk): (&Handler, &Desk)| {
+        (desk.slots as usize).saturating_sub(node.live.jobs_of(name).len())
+    };
+    let asked = |(name, _): &(&Handler, &Desk)| {
+        probe.handler.as_ref().is_none_or(|handler| handler == *name)
+    };
     let free = if node.phase.draining.is_cancelled() {
         0
     } else {
-        asked.map(|(_, desk)| desk.room.available_permits()).sum()
+        node.handlers.iter().filter(asked).map(free).sum()
     };
     Answer { free, running: probe.job.as_ref().is_some_and(|job| node.live.has_job(job)) }
 }
