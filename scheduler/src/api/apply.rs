@@ -1,0 +1,211 @@
+//! `job.apply`: save jobs. Everything is checked before anything is changed.
+
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+use serde_json::Value;
+use taskparty_common::job::{FieldError, Job, JobSpec, Paused, Unknown};
+
+use super::Api;
+use super::confirm::confirm;
+use super::definitions::{Stored, Written};
+use super::diff::diff;
+use super::problem::{Code, Problem, ProblemField};
+use super::wire::{Applied, AppliedAll, Apply, Change, Confirmation};
+
+/// More jobs in one request are refused: the command line sends them in pieces.
+const MOST_JOBS: usize = 1_000;
+
+/// How many fires are shown before and after.
+const SHOWN: usize = 5;
+
+/// How often a save is decided anew because somebody else was faster, when nobody asked to be told.
+const TRIES: usize = 5;
+
+/// A spec with what the leader has for its job.
+struct Planned {
+    spec: JobSpec,
+    stored: Stored,
+}
+
+/// Saves the jobs of `request`.
+pub(super) async fn apply(api: &Api, request: Apply) -> Result<AppliedAll, Problem> {
+    let specs = read(&request)?;
+    let now = api.clock.now();
+    let mut plans = Vec::with_capacity(specs.len());
+    let mut errors = Vec::new();
+    for spec in specs {
+        let stored = api.definitions.read(&spec.id).await?;
+        if let Some(expected) = request.check_revision
+            && expected != stored.visible_revision()
+        {
+            return Err(Problem::conflict(spec.id.as_str(), stored.visible_revision()));
+        }
+        errors.extend(check_schedule(&spec, &stored, now));
+        plans.push(Planned { spec, stored });
+    }
+    if !errors.is_empty() {
+        return Err(all(errors));
+    }
+    let mut results = Vec::with_capacity(plans.len());
+    for plan in plans {
+        results.push(save(api, &request, plan).await?);
+    }
+    let newest = results.iter().filter(|r| r.change != Change::Unchanged).map(|r| r.revision).max();
+    let confirmation = match newest {
+        Some(revision) if !request.dry_run => confirm(api, revision).await,
+        _ => Confirmation { confirmed: true, waiting_for: Vec::new() },
+    };
+    Ok(AppliedAll { results, confirmation })
+}
+
+/// All specs, or everything that is wrong with any of them.
+fn read(request: &Apply) -> Result<Vec<JobSpec>, Problem> {
+    if request.jobs.is_empty() {
+        return Err(Problem::field("jobs", None, "it is empty: send at least one job"));
+    }
+    if request.jobs.len() > MOST_JOBS {
+        let detail = format!("{} jobs in one request; send at most {MOST_JOBS}", request.jobs.len());
+        return Err(Problem::new(Code::TooLarge, detail));
+    }
+    if request.check_revision.is_some() && request.jobs.len() != 1 {
+        return Err(Problem::field("check_revision", None, "it is for one job; send one job"));
+    }
+    let mut specs: Vec<JobSpec> = Vec::with_capacity(request.jobs.len());
+    let mut errors = Vec::new();
+    for value in &request.jobs {
+        match JobSpec::from_json(value, Unknown::Refuse) {
+            Ok(spec) if specs.iter().any(|other| other.id == spec.id) => {
+                let problem = "there are two jobs of this id in the request; give each its own".into();
+                let error = FieldError { field: "id".into(), value: Some(spec.id.to_string()), problem };
+                errors.push(ProblemField { job: Some(spec.id.to_string()), ..ProblemField::new(error) });
+            }
+            Ok(spec) => specs.push(spec),
+            Err(invalid) => {
+                let id = value.get("id").and_then(Value::as_str);
+                errors.extend(ProblemField::of_job(id, invalid));
+            }
+        }
+    }
+    if errors.is_empty() { Ok(specs) } else { Err(all(errors)) }
+}
+
+fn all(errors: Vec<ProblemField>) -> Problem {
+    let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    let code = if errors.iter().all(|error| error.problem.contains("not yet")) {
+        Code::NotYet
+    } else if errors.iter().all(|error| error.problem.contains("the limit is") && error.problem.contains("bytes")) {
+        Code::TooLarge
+    } else {
+        Code::Invalid
+    };
+    Problem::new(code, lines.join("\n")).with(errors)
+}
+
+/// A schedule that can never fire is refused where it is new; one that was saved in time and has
+/// run out since is no error.
+fn check_schedule(spec: &JobSpec, stored: &Stored, now: DateTime<Utc>) -> Vec<ProblemField> {
+    let Some(schedule) = &spec.schedule else { return Vec::new() };
+    let before = stored.job().and_then(Result::ok);
+    if before.as_ref().is_some_and(|job| job.spec.schedule.as_ref() == Some(schedule)) {
+        return Vec::new();
+    }
+    let anchor = before.map_or(now, |job| job.meta.anchor);
+    let errors = schedule.check_can_fire(anchor, now).err().unwrap_or_default();
+    errors
+        .into_iter()
+        .map(|error| {
+            let field = match error.field() {
+                field if field.is_empty() => "schedule".to_owned(),
+                field => format!("schedule.{field}"),
+            };
+            let error = FieldError { field, value: None, problem: error.reason().to_string() };
+            ProblemField { job: Some(spec.id.to_string()), ..ProblemField::new(error) }
+        })
+        .collect()
+}
+
+/// Saves one job, or says what saving it would do.
+async fn save(api: &Api, request: &Apply, plan: Planned) -> Result<Applied, Problem> {
+    let Planned { spec, mut stored } = plan;
+    for _ in 0..TRIES {
+        let now = api.clock.now();
+        let before = stored.job().and_then(Result::ok);
+        let after = next(before.as_ref(), spec.clone(), request, now);
+        let change = match &before {
+            None if stored.body.is_none() => Change::Created,
+            Some(job) if job.spec == after.spec => Change::Unchanged,
+            _ => Change::Updated,
+        };
+        let mut applied = Applied {
+            id: spec.id.to_string(),
+            change,
+            revision: stored.visible_revision(),
+            diff: diff(before.as_ref().map(|job| &job.spec), &after.spec),
+            upcoming_before: before.as_ref().map(|job| fires(job, now)).unwrap_or_default(),
+            upcoming_after: fires(&after, now),
+            warnings: warnings(&after.spec),
+        };
+        if change == Change::Unchanged || request.dry_run {
+            return Ok(applied);
+        }
+        let body = Bytes::from(after.to_json().to_string());
+        match api.definitions.write(&spec.id, body, stored.revision).await? {
+            Written::Stored(revision) => {
+                applied.revision = revision;
+                return Ok(applied);
+            }
+            // Who was faster saved the same, or nobody asked to be told: decide on what is there.
+            Written::Conflict(found) if request.check_revision.is_none() && found.revision == stored.revision => {
+                stored = found;
+            }
+            Written::Conflict(found) => {
+                let same = found.job().and_then(Result::ok).is_some_and(|job| job.spec == after.spec);
+                if !same || request.check_revision.is_some() {
+                    return Err(Problem::conflict(spec.id.as_str(), found.visible_revision()));
+                }
+                stored = found;
+            }
+        }
+    }
+    Err(Problem::unavailable(format!("job {} could not be saved: NATS did not confirm it; try again", spec.id)))
+}
+
+fn next(before: Option<&Job>, spec: JobSpec, request: &Apply, now: DateTime<Utc>) -> Job {
+    let by = if request.by.is_empty() { "unknown" } else { &request.by };
+    match before {
+        Some(job) => job.with_spec(spec, now, by),
+        None => {
+            let job = Job::new(spec, now, by);
+            if !request.paused {
+                return job;
+            }
+            let paused = Paused { at: now, by: by.into(), reason: "applied paused".into(), until: None };
+            job.with_pause(Some(paused), now, by)
+        }
+    }
+}
+
+/// The next fires of `job`; none while it is paused.
+pub(super) fn fires(job: &Job, now: DateTime<Utc>) -> Vec<DateTime<Utc>> {
+    let Some(schedule) = &job.spec.schedule else { return Vec::new() };
+    let from = match &job.meta.paused {
+        Some(paused) if job.is_paused(now) => match paused.until {
+            Some(until) => until,
+            None => return Vec::new(),
+        },
+        _ => now,
+    };
+    let first = schedule.first_delayed(job.meta.anchor).filter(|first| *first > from);
+    first.into_iter().chain(schedule.fires(job.meta.anchor, from)).take(SHOWN).collect()
+}
+
+fn warnings(spec: &JobSpec) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if spec.schedule.as_ref().is_some_and(|schedule| schedule.lacks_timezone()) {
+        warnings.push(format!(
+            "{}: the cron expression is read in UTC, as schedule.timezone is not given; write timezone: UTC to say that it is meant",
+            spec.id
+        ));
+    }
+    warnings
+}

@@ -1,0 +1,205 @@
+//! `job.trigger`: run a job now, or once at a time to come.
+//!
+//! *Invariant: the same key triggers once, and every call with it answers the same run.* A run's
+//! id holds the time of its trigger, so a second call cannot compute it: it is looked up where the
+//! first has left it, in the lock, in the waiting message, or behind the stream's memory of ids.
+
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
+use taskparty_common::duration;
+use taskparty_common::fire::{FireId, Intent, TriggerRequest};
+use taskparty_common::job::{Job, MAX_PARAMS};
+use taskparty_common::name::{JobId, Key};
+use taskparty_common::outcome::Trigger;
+use taskparty_nats::history;
+use taskparty_nats::publish::Draft;
+use taskparty_nats::subject::Bucket;
+use tokio::time::{Instant, sleep};
+use uuid::Uuid;
+
+use super::Api;
+use super::definitions::{job_id, refused, unreadable};
+use super::problem::{Code, Problem};
+use super::wire::{TriggerJob, Triggered};
+
+/// How far ahead a trigger may be.
+const FURTHEST: TimeDelta = TimeDelta::days(3660);
+
+/// How long an earlier trigger of the same key is looked for, once the stream says there is one.
+const LOOK: Duration = Duration::from_secs(3);
+
+/// Triggers a job, or finds that its key was triggered before.
+pub(super) async fn trigger(api: &Api, request: TriggerJob) -> Result<Triggered, Problem> {
+    let id = job_id(&request.id)?;
+    let key = match &request.key {
+        None => None,
+        Some(key) => Some(Key::new(key).map_err(|error| Problem::field("key", None, error.to_string()))?),
+    };
+    let params = params(request.params.as_ref())?;
+    let now = api.clock.now();
+    let due = due(&request, now)?;
+    let (job, _) = api.definitions.job(id.as_str()).await?;
+    if let Some(key) = &key
+        && let Some(found) = earlier(api, &id, key.as_str()).await?
+    {
+        return Ok(found);
+    }
+    let trigger_id = key.as_ref().map_or_else(|| Uuid::now_v7().to_string(), ToString::to_string);
+    let message = message(api, &job, &trigger_id, (due, now), params, request.by);
+    let made = Triggered {
+        run: message.run,
+        job: id.to_string(),
+        trigger_id: trigger_id.clone(),
+        created: true,
+        at: message.at,
+    };
+    let stored = api.publisher.publish(draft(api, &message, due)?).await.map_err(refused)?;
+    if !stored.duplicate {
+        return Ok(made);
+    }
+    // A duplicate may be this very call, sent twice: then the stored message is ours.
+    if let Some(first) = stored_trigger(api, stored.seq, &trigger_id).await? {
+        return Ok(Triggered { created: first.run == made.run, ..found(&id, first) });
+    }
+    let end = Instant::now() + LOOK;
+    loop {
+        if let Some(found) = earlier(api, &id, &trigger_id).await? {
+            return Ok(Triggered { created: found.run == made.run, ..found });
+        }
+        if Instant::now() >= end {
+            let detail = format!(
+                "job {id} was triggered with the key {trigger_id:?} a moment ago and its run is not known yet; ask again"
+            );
+            return Err(Problem::unavailable(detail));
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn params(params: Option<&Value>) -> Result<Option<Box<RawValue>>, Problem> {
+    let Some(params) = params else { return Ok(None) };
+    let raw = to_raw_value(params).map_err(|error| Problem::field("params", None, error.to_string()))?;
+    let size = raw.get().len();
+    if size > MAX_PARAMS {
+        let problem = format!("it has {size} bytes of JSON, the limit is {MAX_PARAMS}");
+        return Err(Problem { code: Code::TooLarge, ..Problem::field("params", None, problem) });
+    }
+    Ok(Some(raw))
+}
+
+/// When it is due; none: now.
+fn due(request: &TriggerJob, now: DateTime<Utc>) -> Result<Option<DateTime<Utc>>, Problem> {
+    let (field, at) = match (&request.delay, request.at) {
+        (Some(_), Some(_)) => return Err(Problem::field("at", None, "give `in` or `at`, not both")),
+        (None, None) => return Ok(None),
+        (None, Some(at)) => ("at", Some(at)),
+        (Some(delay), None) => {
+            let value = Some(delay.clone());
+            let delay = duration::parse(delay).map_err(|error| Problem::field("in", value, error.to_string()))?;
+            if delay.is_zero() {
+                return Ok(None);
+            }
+            ("in", TimeDelta::from_std(delay).ok().and_then(|delay| now.checked_add_signed(delay)))
+        }
+    };
+    match at {
+        Some(at) if at <= now => Err(Problem::field(field, Some(at.to_rfc3339()), "it is past; leave it away to run now")),
+        Some(at) if at - now <= FURTHEST => Ok(Some(at)),
+        _ => Err(Problem::field(field, at.map(|at| at.to_rfc3339()), "it is more than ten years ahead")),
+    }
+}
+
+fn message(
+    api: &Api,
+    job: &Job,
+    trigger_id: &str,
+    (due, now): (Option<DateTime<Utc>>, DateTime<Utc>),
+    params: Option<Box<RawValue>>,
+    by: String,
+) -> TriggerRequest {
+    let fire = FireId::trigger(job.spec.id.clone(), trigger_id);
+    let since = job.meta.since;
+    let at = due.unwrap_or(now);
+    let at = DateTime::from_timestamp_millis(at.timestamp_millis()).unwrap_or(at);
+    TriggerRequest {
+        v: 1,
+        id: trigger_id.into(),
+        job: job.spec.id.clone(),
+        app: job.spec.app.clone(),
+        handler: job.spec.handler.clone(),
+        trigger: if due.is_some() { Trigger::Delayed } else { Trigger::Manual },
+        run: fire.run(api.nats.names().prefix(), since.timestamp_millis(), at),
+        at,
+        by,
+        params,
+        retry: None,
+        // It stands for itself: an edit or a pause of the job does not end it.
+        since: None,
+    }
+}
+
+/// Three tokens, so that it can never be the subject of a job's next fixed-delay run, which has two.
+fn delay_subject(api: &Api, job: &JobId, trigger_id: &str) -> String {
+    api.nats.names().delay(&format!("at.{job}.{trigger_id}"))
+}
+
+fn draft(api: &Api, message: &TriggerRequest, due: Option<DateTime<Utc>>) -> Result<Draft, Problem> {
+    let names = api.nats.names();
+    let body = serde_json::to_vec(message).map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
+    let target = names.trigger(&message.job);
+    let draft = match due {
+        None => Draft::new(target, body),
+        Some(at) => Draft::new(delay_subject(api, &message.job, &message.id), body).at(at, target),
+    };
+    Ok(draft.id(format!("{}.{}", message.job, message.id)))
+}
+
+/// The run that an earlier call with this key has made, wherever it is by now.
+async fn earlier(api: &Api, job: &JobId, key: &str) -> Result<Option<Triggered>, Problem> {
+    let names = api.nats.names();
+    let js = api.nats.js();
+    let lock = names.key(Bucket::Fires, &FireId::trigger(job.clone(), key).lock_key());
+    let fires = names.bucket_stream(Bucket::Fires);
+    let found = history::last_by_subject(js, &fires, &lock).await.map_err(unreadable)?;
+    if let Some(record) = found.filter(|record| !record.is_marker())
+        && let Ok(intent) = serde_json::from_slice::<Intent>(&record.payload)
+    {
+        return Ok(Some(Triggered {
+            run: intent.run,
+            job: job.to_string(),
+            trigger_id: key.into(),
+            created: false,
+            at: intent.fire_time,
+        }));
+    }
+    let triggers = names.triggers_stream();
+    for subject in [delay_subject(api, job, key), names.trigger(job)] {
+        let record = history::last_by_subject(js, &triggers, &subject).await.map_err(unreadable)?;
+        if let Some(first) = record.and_then(|record| trigger_of(&record.payload, key)) {
+            return Ok(Some(found_again(job, first)));
+        }
+    }
+    Ok(None)
+}
+
+fn found_again(job: &JobId, first: TriggerRequest) -> Triggered {
+    Triggered { created: false, ..found(job, first) }
+}
+
+fn found(job: &JobId, first: TriggerRequest) -> Triggered {
+    Triggered { run: first.run, job: job.to_string(), trigger_id: first.id, created: true, at: first.at }
+}
+
+fn trigger_of(body: &[u8], id: &str) -> Option<TriggerRequest> {
+    serde_json::from_slice::<TriggerRequest>(body).ok().filter(|first| first.id == id)
+}
+
+/// The trigger that is stored at `seq`, when it is still there.
+async fn stored_trigger(api: &Api, seq: u64, id: &str) -> Result<Option<TriggerRequest>, Problem> {
+    let stream = api.nats.names().triggers_stream();
+    let record = history::message(api.nats.js(), &stream, seq).await.map_err(unreadable)?;
+    Ok(record.and_then(|record| trigger_of(&record.payload, id)))
+}

@@ -1,0 +1,454 @@
+//! The JSON of the NATS service: what is asked and what is answered, shared with the command line.
+//!
+//! Requests are strict, as files are: an unknown field is refused. Answers may get more fields
+//! later; whoever reads them ignores what it does not know.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use taskparty_common::dispatch::{ExecutorEntry, SchedulerEntry};
+use taskparty_common::job::Meta;
+use uuid::Uuid;
+
+pub use super::problem::{Code, Problem, ProblemField};
+
+/// A list that goes on where `next` says; `next` is absent at the end.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Page<T> {
+    /// What is on this page.
+    pub items: Vec<T>,
+    /// What to send as `after` for the next page.
+    #[serde(default)]
+    pub next: Option<String>,
+}
+
+/// A request that needs nothing.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nothing {}
+
+/// `job.apply`: save these jobs. All are checked before the first is saved.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Apply {
+    /// The specs, in the form of job files.
+    pub jobs: Vec<Value>,
+    /// Say what would change, and change nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// A job that is new begins paused; one that is there keeps its pause.
+    #[serde(default)]
+    pub paused: bool,
+    /// Save only where the job has this revision; 0: only where there is none. With one job only.
+    #[serde(default)]
+    pub check_revision: Option<u64>,
+    /// Who asks.
+    #[serde(default)]
+    pub by: String,
+}
+
+/// What became of [`Apply`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AppliedAll {
+    /// A line for each job, in the order of the request.
+    pub results: Vec<Applied>,
+    /// Whether every scheduler goes by it now.
+    #[serde(flatten)]
+    pub confirmation: Confirmation,
+}
+
+/// What became of one job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Applied {
+    /// The job.
+    pub id: String,
+    /// What was done.
+    pub change: Change,
+    /// The job's revision now; for a dry run the one found, 0 for none.
+    pub revision: u64,
+    /// Field by field, what is different.
+    #[serde(default)]
+    pub diff: Vec<FieldDiff>,
+    /// The next five fires as it was.
+    #[serde(default)]
+    pub upcoming_before: Vec<DateTime<Utc>>,
+    /// The next five fires as it is.
+    #[serde(default)]
+    pub upcoming_after: Vec<DateTime<Utc>>,
+    /// What is allowed and probably not meant.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+}
+
+/// What a save does to a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// It was not there.
+    Created,
+    /// It was there and meant something else.
+    Updated,
+    /// It was there and meant the same: no new revision.
+    Unchanged,
+}
+
+impl Change {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Updated => "updated",
+            Self::Unchanged => "unchanged",
+        }
+    }
+}
+
+/// One field that is different.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FieldDiff {
+    /// Its path, as `retry.max`.
+    pub field: String,
+    /// As it was; absent: the default. What is long is cut.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Value>,
+    /// As it is; absent: the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<Value>,
+}
+
+/// Whether every live scheduler goes by a change. Until it does, a fire of the old definition
+/// can still happen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Confirmation {
+    /// Every live scheduler has it, or there is none.
+    pub confirmed: bool,
+    /// The schedulers that have not shown it in time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waiting_for: Vec<String>,
+}
+
+/// `job.list`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListJobs {
+    /// Only jobs that have all of these labels.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Only jobs of this app.
+    #[serde(default)]
+    pub app: Option<String>,
+    /// Only jobs of this handler.
+    #[serde(default)]
+    pub handler: Option<String>,
+    /// Only jobs that are paused, or that are not.
+    #[serde(default)]
+    pub paused: Option<bool>,
+    /// Go on after this page.
+    #[serde(default)]
+    pub after: Option<String>,
+    /// How many at most; the answer may hold fewer. Default 100, at most 1000.
+    #[serde(default)]
+    pub limit: Option<usize>,
+}
+
+/// A job as it is stored, with what follows from it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct JobView {
+    /// The job.
+    pub id: String,
+    /// Its revision.
+    pub revision: u64,
+    /// What the user said; absent when the stored definition is broken.
+    #[serde(default)]
+    pub spec: Option<Value>,
+    /// What the system knows; absent when the stored definition is broken.
+    #[serde(default)]
+    pub meta: Option<Meta>,
+    /// It has no scheduled fires now.
+    pub paused: bool,
+    /// Its next fire.
+    #[serde(default)]
+    pub next_fire: Option<DateTime<Utc>>,
+    /// Why the stored definition cannot be read; the job does not fire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broken: Option<String>,
+}
+
+/// `job.get`, and whatever names one job.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OneJob {
+    /// The job.
+    pub id: String,
+    /// Who asks.
+    #[serde(default)]
+    pub by: String,
+}
+
+/// `job.pause`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PauseJob {
+    /// The job.
+    pub id: String,
+    /// Why.
+    #[serde(default)]
+    pub reason: String,
+    /// When it goes on by itself.
+    #[serde(default)]
+    pub until: Option<DateTime<Utc>>,
+    /// Who asks.
+    #[serde(default)]
+    pub by: String,
+}
+
+/// What became of a pause, a resume or a delete.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Edited {
+    /// The job.
+    pub id: String,
+    /// It was different before.
+    pub changed: bool,
+    /// The revision now.
+    pub revision: u64,
+    /// Whether every scheduler goes by it now.
+    #[serde(flatten)]
+    pub confirmation: Confirmation,
+}
+
+/// `job.next`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NextFires {
+    /// The job.
+    pub id: String,
+    /// Fires after this; default: now.
+    #[serde(default)]
+    pub after: Option<DateTime<Utc>>,
+    /// How many, at most 1000. Default 5.
+    #[serde(default)]
+    pub n: Option<usize>,
+}
+
+/// The upcoming fires of a job.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Upcoming {
+    /// The job.
+    pub id: String,
+    /// The zone of its schedule.
+    pub timezone: String,
+    /// It has no scheduled fires now.
+    pub paused: bool,
+    /// In order.
+    pub items: Vec<UpcomingFire>,
+}
+
+/// One upcoming fire.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct UpcomingFire {
+    /// The nominal instant.
+    pub at: DateTime<Utc>,
+    /// The same in the schedule's zone, with its offset, as RFC 3339.
+    pub local: String,
+    /// The day of the week there.
+    pub weekday: String,
+    /// Its local time does not exist: recorded as skipped, not run.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub skipped: bool,
+}
+
+/// `job.trigger`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TriggerJob {
+    /// The job.
+    pub id: String,
+    /// Params of this run alone. Absent: the job's; `null`: none.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub params: Option<Value>,
+    /// How long from now, like `30s`.
+    #[serde(default, rename = "in", skip_serializing_if = "Option::is_none")]
+    pub delay: Option<String>,
+    /// When.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<DateTime<Utc>>,
+    /// The caller's own name for it: the same key triggers once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Who asks.
+    #[serde(default)]
+    pub by: String,
+}
+
+/// An explicit `null` is a value, and not the same as none.
+fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(from).map(Some)
+}
+
+/// What a trigger made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Triggered {
+    /// The run.
+    pub run: Uuid,
+    /// The job.
+    pub job: String,
+    /// The trigger's id: the key, or a fresh one.
+    pub trigger_id: String,
+    /// This call made it; else an earlier one with the same key did.
+    pub created: bool,
+    /// When it is due.
+    pub at: DateTime<Utc>,
+}
+
+/// `run.list`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListRuns {
+    /// Only runs of this job.
+    #[serde(default)]
+    pub job: Option<String>,
+    /// Only runs in this state.
+    #[serde(default)]
+    pub state: Option<String>,
+    /// Only runs whose nominal instant is not before this.
+    #[serde(default)]
+    pub since: Option<DateTime<Utc>>,
+    /// Go on after this page.
+    #[serde(default)]
+    pub after: Option<String>,
+    /// How many at most. Default 50, at most 500.
+    #[serde(default)]
+    pub limit: Option<usize>,
+}
+
+/// Whatever names one run.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OneRun {
+    /// The run's id.
+    pub run: String,
+}
+
+/// `run.logs`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunLogs {
+    /// The run's id.
+    pub run: String,
+    /// Only lines after this place.
+    #[serde(default)]
+    pub after_seq: u64,
+    /// How many messages at most. Default 500, at most 1000.
+    #[serde(default)]
+    pub limit: Option<usize>,
+}
+
+/// A message that a handler logged: a line or several.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LogLine {
+    /// Its place in the stream of logs.
+    pub seq: u64,
+    /// When the server stored it.
+    pub at: DateTime<Utc>,
+    /// The shard.
+    pub shard: Option<u32>,
+    /// The attempt.
+    pub attempt: Option<u32>,
+    /// `info`, `warn` and the like; empty when the handler said none.
+    #[serde(default)]
+    pub level: String,
+    /// What it said.
+    pub text: String,
+}
+
+/// A page of what a run's handlers logged.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LogPage {
+    /// In order.
+    pub items: Vec<LogLine>,
+    /// The `after_seq` for what follows; absent when this is all there is now.
+    #[serde(default)]
+    pub next: Option<u64>,
+    /// The run has ended: no more lines are to be expected.
+    pub ended: bool,
+}
+
+/// `executor.list`.
+pub type Executors = Page<ExecutorEntry>;
+
+/// `scheduler.list`.
+pub type Schedulers = Page<SchedulerEntry>;
+
+/// How one check of `doctor` came out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    /// Which check.
+    pub check: String,
+    /// How it came out.
+    pub verdict: Verdict,
+    /// What was found.
+    pub what: String,
+    /// What to do about it; empty when there is nothing.
+    #[serde(default)]
+    pub todo: String,
+}
+
+impl Check {
+    /// All is well.
+    pub fn ok(check: &str, what: impl Into<String>) -> Self {
+        Self { check: check.into(), verdict: Verdict::Ok, what: what.into(), todo: String::new() }
+    }
+
+    /// It works, and somebody should look.
+    pub fn warn(check: &str, what: impl Into<String>, todo: impl Into<String>) -> Self {
+        Self { check: check.into(), verdict: Verdict::Warn, what: what.into(), todo: todo.into() }
+    }
+
+    /// It does not work.
+    pub fn fail(check: &str, what: impl Into<String>, todo: impl Into<String>) -> Self {
+        Self { check: check.into(), verdict: Verdict::Fail, what: what.into(), todo: todo.into() }
+    }
+}
+
+/// How a check came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// All is well.
+    Ok,
+    /// It works, and somebody should look.
+    Warn,
+    /// It does not work.
+    Fail,
+}
+
+/// What `doctor` found.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Diagnosis {
+    /// Every check.
+    pub items: Vec<Check>,
+    /// Always absent: there is one page.
+    #[serde(default)]
+    pub next: Option<String>,
+    /// The clock of the process that answered, when it did.
+    pub now: DateTime<Utc>,
+}
+
+/// A stream, bucket or consumer, expected against found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TopologyItem {
+    /// `stream`, `bucket` or `consumer`.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+    /// `ok`, `missing`, `different`, `created`, `changed`.
+    pub state: String,
+    /// What is different, setting by setting.
+    #[serde(default)]
+    pub differences: Vec<String>,
+}
+
+/// The topology of an installation.
+pub type Topology = Page<TopologyItem>;
