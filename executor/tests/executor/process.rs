@@ -1,6 +1,6 @@
 //! Executors as processes of their own, ended by signals.
 
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::json;
@@ -34,7 +34,7 @@ impl Process {
     fn start(rig: &Rig) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "process::executor_process", "--ignored", "--nocapture"]);
-        Self(command.env(URL, rig.server.url()).spawn().unwrap())
+        Self(command.env(URL, rig.server.url()).stdout(Stdio::null()).spawn().unwrap())
     }
 
     fn signal(&self, signal: rustix::process::Signal) {

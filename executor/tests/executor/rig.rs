@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::{AckPolicy, pull};
-use async_nats::jetstream::{kv, stream};
 use futures::StreamExt;
 use serde_json::{Value, json};
 use taskparty_common::dispatch::{ExecutorEntry, ResultRecord};
@@ -13,6 +12,7 @@ use taskparty_common::outcome::Outcome;
 use taskparty_executor::{ConnectConfig, Executor, Nats, RunError};
 use taskparty_nats::server::{Search, Server, ServerConfig, find};
 use taskparty_nats::subject::Bucket;
+use taskparty_nats::topology::{Topology, TopologyConfig};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -28,6 +28,7 @@ pub(crate) struct Rig {
     pub(crate) server: Server,
     pub(crate) nats: Nats,
     pub(crate) app: App,
+    topology: Topology,
     lease: Duration,
 }
 
@@ -41,57 +42,16 @@ impl Rig {
         let binary = find(&Search::from_env()).unwrap();
         let server = Server::start(ServerConfig::new(binary.path)).await.unwrap();
         let nats = taskparty_executor::connect(&ConnectConfig::new(server.url())).await.unwrap();
-        let rig = Self { server, nats, app: App::new("shop").unwrap(), lease };
-        rig.make_streams().await;
-        rig
+        let config = TopologyConfig { lease, results_bytes: 64 << 20, ..TopologyConfig::default() };
+        let topology = Topology::new(nats.clone(), config);
+        topology.create_missing().await.unwrap();
+        Self { server, nats, app: App::new("shop").unwrap(), topology, lease }
     }
 
-    async fn make_streams(&self) {
-        let names = self.nats.names();
-        let js = self.nats.js();
-        let app = &self.app;
-        let make = |name: String, subjects: Vec<String>, retention| stream::Config {
-            name,
-            subjects,
-            retention,
-            ..Default::default()
-        };
-        let work = make(
-            names.dispatch_stream(app),
-            vec![format!("taskparty.dispatch.{app}.>")],
-            stream::RetentionPolicy::WorkQueue,
-        );
-        let results = make(
-            names.results_stream(),
-            ["started", "progress", "result"].map(|kind| format!("taskparty.{kind}.*")).into(),
-            stream::RetentionPolicy::Limits,
-        );
-        let logs = make(
-            names.logs_stream(),
-            vec!["taskparty.log.>".into()],
-            stream::RetentionPolicy::Limits,
-        );
-        for config in [work, results, logs] {
-            js.create_stream(config).await.unwrap();
-        }
-        let bucket = names.bucket(Bucket::Executors);
-        let age = Duration::from_secs(15);
-        js.create_key_value(kv::Config { bucket, max_age: age, ..Default::default() })
-            .await
-            .unwrap();
-    }
-
+    /// Makes the app's stream and the handler's consumer, as the scheduler does.
     pub(crate) async fn make_consumer(&self, handler: &str) {
-        let name = Handler::new(handler).unwrap();
-        let config = pull::Config {
-            durable_name: Some(handler.into()),
-            ack_policy: AckPolicy::Explicit,
-            ack_wait: self.lease,
-            filter_subject: self.nats.names().dispatch_of(&self.app, &name),
-            ..Default::default()
-        };
-        let stream = self.nats.names().dispatch_stream(&self.app);
-        self.nats.js().create_consumer_on_stream(config, stream).await.unwrap();
+        let handler = Handler::new(handler).unwrap();
+        self.topology.ensure_handler(&self.app, &handler).await.unwrap();
     }
 
     /// An executor of the app on this server, without handlers.

@@ -127,8 +127,8 @@ async fn nats_and_the_scheduler_may_come_later() {
     let executor = Started::run(rig.executor().handler("early", early));
     rig.server.restart().await.unwrap();
     until("the entry", async || rig.registered().await.pop()).await;
-    let run = rig.run("early", json!(null)).await;
     rig.make_consumer("early").await;
+    let run = rig.run("early", json!(null)).await;
     assert_outcome(&rig.result(run).await, Outcome::Succeeded, "");
     rig.server.restart().await.unwrap();
     let run = rig.run("early", json!(null)).await;
