@@ -1,0 +1,43 @@
+//! Ids and chances that are derived from a run, so that whoever decides again decides the same.
+
+use uuid::Uuid;
+
+/// The id of the alert that a run failed for good.
+pub fn alert(run: Uuid) -> String {
+    format!("{run}.failed")
+}
+
+/// The id of the alert that messages were set aside, from the sequence of the first.
+pub fn set_aside(seq: u64) -> String {
+    format!("set_aside.{seq}")
+}
+
+/// A number in 0..1 for the jitter of a retry: evenly spread over runs and attempts, and the same
+/// each time it is asked for.
+pub fn chance(run: Uuid, shard: u32, attempt: u32) -> f64 {
+    let (high, low) = run.as_u64_pair();
+    let mut x = high ^ low.rotate_left(17) ^ (u64::from(shard) << 32 | u64::from(attempt));
+    // SplitMix64's finisher.
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^= x >> 31;
+    // 53 bits are what a float holds exactly.
+    #[allow(clippy::cast_precision_loss, reason = "53 bits fit")]
+    let share = (x >> 11) as f64;
+    share / (1_u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chances_are_spread() {
+        let mut tenths = [0; 10];
+        for n in 0..1_000_u128 {
+            let chance = chance(Uuid::from_u128(n << 40), 0, 1);
+            tenths[(chance * 10.0) as usize] += 1;
+        }
+        assert!(tenths.iter().all(|count| (60..140).contains(count)), "{tenths:?}");
+    }
+}

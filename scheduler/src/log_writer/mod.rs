@@ -1,0 +1,4 @@
+//! log writer
+pub mod policy;
+pub mod transition;
+mod ids;

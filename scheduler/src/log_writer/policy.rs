@@ -1,0 +1,135 @@
+//! What of a job's frozen definition decides over a run, and a bounded store of it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sha2::{Digest as _, Sha256};
+use taskparty_common::backoff::Retry;
+use taskparty_common::job::{AlertWhen, JobSpec, Unknown};
+use taskparty_common::schedule::Timing;
+
+use crate::store::Digest;
+
+/// The part of a definition that transitions go by.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Policy {
+    /// Attempts after the first.
+    pub retry: Retry,
+    /// Whether a final failure is an alert.
+    pub alert_failed: bool,
+    /// How long one attempt may take; none: as long as it likes.
+    pub timeout: Option<Duration>,
+    /// How long a fire waits while there is no executor of the handler.
+    pub no_executor_wait: Duration,
+    /// For a fixed delay: the time from the end of a run to the next.
+    pub fixed_delay: Option<Duration>,
+}
+
+impl Default for Policy {
+    /// What holds for a definition that cannot be read: no retry, and an alert when it fails.
+    fn default() -> Self {
+        Self {
+            retry: Retry::default(),
+            alert_failed: true,
+            timeout: Some(Duration::from_secs(3600)),
+            no_executor_wait: Duration::from_secs(120),
+            fixed_delay: None,
+        }
+    }
+}
+
+impl Policy {
+    /// Reads a definition's text. One that this version cannot read gives the default: the run
+    /// happened, and its history must not be lost for it.
+    pub fn read(definition: &str) -> Self {
+        let spec = serde_json::from_str(definition)
+            .map_err(|error| error.to_string())
+            .and_then(|value| {
+                JobSpec::from_json(&value, Unknown::Ignore).map_err(|error| error.to_string())
+            });
+        match spec {
+            Ok(spec) => Self::of(&spec),
+            Err(error) => {
+                tracing::warn!(%error, "A run's definition cannot be read; it has no retries.");
+                Self::default()
+            }
+        }
+    }
+
+    /// The policy of a spec.
+    pub fn of(spec: &JobSpec) -> Self {
+        let fixed_delay = spec.schedule.as_ref().and_then(|schedule| match schedule.timing() {
+            Timing::FixedDelay(delay) => Some(*delay),
+            _ => None,
+        });
+        Self {
+            retry: spec.retry.clone(),
+            alert_failed: spec.alert.contains(&AlertWhen::Failed),
+            timeout: spec.timeout,
+            no_executor_wait: spec.no_executor_wait,
+            fixed_delay,
+        }
+    }
+}
+
+/// The digest by which a definition's text is kept.
+pub fn digest_of(definition: &str) -> Digest {
+    let mut digest = Digest::default();
+    digest.copy_from_slice(&Sha256::digest(definition.as_bytes())[..16]);
+    digest
+}
+
+/// How many policies are kept in memory; some hundred bytes each.
+const KEPT: usize = 20_000;
+
+/// Policies by digest. Bounded: past the limit those that were not asked for since the last
+/// turn are forgotten.
+#[derive(Debug, Default)]
+pub struct Policies {
+    recent: HashMap<Digest, Arc<Policy>>,
+    older: HashMap<Digest, Arc<Policy>>,
+}
+
+impl Policies {
+    /// The policy of this digest, when it is in memory.
+    pub fn get(&mut self, digest: &Digest) -> Option<Arc<Policy>> {
+        if let Some(policy) = self.recent.get(digest) {
+            return Some(policy.clone());
+        }
+        let policy = self.older.remove(digest)?;
+        self.put(*digest, policy.clone());
+        Some(policy)
+    }
+
+    /// Keeps a policy.
+    pub fn put(&mut self, digest: Digest, policy: Arc<Policy>) {
+        if self.recent.len() >= KEPT / 2 {
+            self.older = std::mem::take(&mut self.recent);
+        }
+        self.recent.insert(digest, policy);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_bounded_and_what_is_used_stays() {
+        let mut policies = Policies::default();
+        let used = digest_of("used");
+        policies.put(used, Arc::default());
+        for n in 0..3 * KEPT {
+            policies.put(digest_of(&n.to_string()), Arc::default());
+            assert!(policies.get(&used).is_some());
+        }
+        assert!(policies.recent.len() + policies.older.len() <= KEPT);
+    }
+
+    #[test]
+    fn a_definition_that_cannot_be_read_has_no_retries_and_still_alerts() {
+        let policy = Policy::read(r#"{"id":7}"#);
+        assert_eq!((policy.retry.max, policy.alert_failed), (0, true));
+    }
+}

@@ -1,0 +1,149 @@
+//! What follows from what is known: the state of the run, and the decisions.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+use taskparty_common::duration;
+use taskparty_common::outcome::{RunState, SkipReason, Trigger, TriggerResult};
+
+use super::{Effect, RETRY_AGAIN_AFTER, Setting, after};
+use crate::log_writer::ids;
+use crate::store::{AlertPart, Attempt, Decision, Run};
+
+pub(super) fn settle(run: &mut Run, setting: &Setting<'_>, effect: &mut Effect) {
+    run.started_at = run.attempts.values().filter_map(|attempt| attempt.started_at).min();
+    let Some(fired) = &run.fired else {
+        let at_work = run.attempts.values().any(|a| a.state == RunState::Running);
+        run.state = if at_work { RunState::Running } else { RunState::Dispatched };
+        return;
+    };
+    if fired.result == TriggerResult::Skipped && run.attempts.is_empty() {
+        run.state = RunState::Skipped;
+        finish(run, setting, effect);
+        return;
+    }
+    let shards = fired.shards;
+    for (shard, last) in last_attempts(&run.attempts, shards) {
+        if let Some(next) = retry(run, shard, last, setting) {
+            let due = next.due_at.unwrap_or(setting.now);
+            run.attempts.insert((shard, last + 1), next);
+            effect.touch((shard, last + 1));
+            effect.decisions.push(Decision::Retry { run: run.id, shard, attempt: last + 1, due });
+        }
+    }
+    let lasts = last_attempts(&run.attempts, shards);
+    let state = |shard: u32| match lasts.get(&shard) {
+        Some(last) => run.attempts.get(&(shard, *last)).map(|attempt| attempt.state),
+        None => None,
+    };
+    run.state = RunState::of_shards(
+        (0..shards).map(|shard| state(shard).unwrap_or(RunState::Dispatched)),
+    );
+    if run.state.is_terminal() {
+        finish(run, setting, effect);
+    }
+}
+
+/// The last attempt of each shard that has any.
+fn last_attempts(attempts: &BTreeMap<(u32, u32), Attempt>, shards: u32) -> BTreeMap<u32, u32> {
+    // Keys are in order, so the last of a shard stays.
+    attempts.keys().copied().filter(|(shard, _)| *shard < shards).collect()
+}
+
+/// The attempt that follows attempt `last` of `shard`, when one does.
+fn retry(run: &Run, shard: u32, last: u32, setting: &Setting<'_>) -> Option<Attempt> {
+    let attempt = run.attempts.get(&(shard, last))?;
+    let policy = &setting.policy.retry;
+    let may = attempt.outcome?.may_retry() && attempt.retryable && last <= policy.max;
+    if !may {
+        return None;
+    }
+    let delay = policy.delay(last, ids::chance(run.id, shard, last));
+    let due = after(setting.now, delay);
+    let mut next = Attempt::new(RunState::Retrying);
+    next.due_at = Some(due);
+    next.check_at = due.checked_add_signed(RETRY_AGAIN_AFTER);
+    Some(next)
+}
+
+/// The run has reached its end: what people and other runs are told.
+fn finish(run: &mut Run, setting: &Setting<'_>, effect: &mut Effect) {
+    let ended = run.attempts.values().filter_map(|attempt| attempt.ended_at).max();
+    run.ended_at = ended.or(run.fired.as_ref().map(|fired| fired.fired_at)).or(Some(setting.now));
+    if run.state.is_failure() {
+        run.code = decisive(run).and_then(|(_, attempt)| attempt.code);
+    }
+    if run.state.is_failure() && setting.policy.alert_failed {
+        effect.decisions.push(Decision::Alert(alert(run, setting.now)));
+    }
+    if let Some(due) = next_of_chain(run, setting) {
+        effect.decisions.push(Decision::Next { run: run.id, due });
+    }
+}
+
+/// When the next run of a fixed delay is due; only a run of the schedule has one.
+fn next_of_chain(run: &Run, setting: &Setting<'_>) -> Option<DateTime<Utc>> {
+    let delay = setting.policy.fixed_delay?;
+    let fired = run.fired.as_ref()?;
+    let over = fired
+        .skipped
+        .as_ref()
+        .is_some_and(|s| matches!(s.reason, SkipReason::Deleted | SkipReason::Paused));
+    (fired.trigger == Trigger::Schedule && !over).then(|| after(setting.now, delay))
+}
+
+/// The shard whose end is the run's, and its last attempt.
+fn decisive(run: &Run) -> Option<(u32, &Attempt)> {
+    let shards = run.fired.as_ref().map_or(0, |fired| fired.shards);
+    last_attempts(&run.attempts, shards)
+        .into_iter()
+        .filter_map(|(shard, last)| Some((shard, run.attempts.get(&(shard, last))?)))
+        .find(|(_, attempt)| attempt.state == run.state)
+}
+
+fn alert(run: &Run, now: DateTime<Utc>) -> AlertPart {
+    let attempts = u32::try_from(run.attempts.len()).unwrap_or(u32::MAX);
+    AlertPart {
+        id: ids::alert(run.id),
+        kind: "failed",
+        job: Some(run.job.clone()),
+        run: Some(run.id),
+        state: Some(run.state),
+        code: run.code,
+        message: sentence(run),
+        attempts,
+        fire_time: run.fired.as_ref().map(|fired| fired.fire_time),
+        at: now,
+    }
+}
+
+/// The alert in a sentence.
+fn sentence(run: &Run) -> String {
+    let how = match run.state {
+        RunState::TimedOut => "took too long",
+        RunState::Lost => "was lost with its executor",
+        RunState::NotStarted => "was not started",
+        _ => "failed",
+    };
+    let mut text = format!("{} {how}", run.job);
+    let shards = run.fired.as_ref().map_or(0, |fired| fired.shards);
+    let Some((shard, attempt)) = decisive(run) else { return text };
+    if shards > 1 {
+        text.push_str(&format!(" in shard {shard} of {shards}"));
+    }
+    let tries = run.attempts.keys().filter(|(of, _)| *of == shard).count();
+    if tries > 1 {
+        text.push_str(&format!(" after {tries} attempts"));
+    }
+    if let (Some(began), Some(ended)) = (attempt.started_at, attempt.ended_at)
+        && let Ok(took) = (ended - began).to_std()
+    {
+        text.push_str(&format!(" (the last took {})", duration::format(took)));
+    }
+    match (attempt.message.is_empty(), attempt.code) {
+        (false, _) => text.push_str(&format!(": {}", attempt.message)),
+        (true, Some(code)) => text.push_str(&format!(": {code}")),
+        (true, None) => {}
+    }
+    text
+}

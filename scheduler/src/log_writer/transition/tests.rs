@@ -1,0 +1,404 @@
+use super::*;
+use chrono::DateTime;
+use proptest::prelude::*;
+use taskparty_common::backoff::Retry;
+use taskparty_common::dispatch::Shard;
+use taskparty_common::fire::{Plan, Skipped};
+use taskparty_common::name::{Handler, Instance};
+use taskparty_common::outcome::{Code, Outcome, SkipReason, Trigger, TriggerResult};
+
+use crate::store::Ending;
+
+const LEASE: Duration = Duration::from_secs(30);
+
+fn at(ms: i64) -> DateTime<Utc> {
+    DateTime::from_timestamp_millis(1_700_000_000_000 + ms).unwrap()
+}
+
+fn run_id() -> Uuid {
+    Uuid::from_u128(7)
+}
+
+fn job() -> JobId {
+    JobId::new("settle").unwrap()
+}
+
+fn app() -> App {
+    App::new("orders").unwrap()
+}
+
+fn policy(retries: u32) -> Policy {
+    Policy { retry: Retry { max: retries, ..Retry::default() }, ..Policy::default() }
+}
+
+fn fired(shards: u32, result: TriggerResult) -> Event {
+    let fired = Fired {
+        v: 1,
+        lock: "settle.t.1700000000000".into(),
+        run: run_id(),
+        job: job(),
+        app: app(),
+        handler: Handler::new("daily").unwrap(),
+        revision: 3,
+        since: at(-1000),
+        owner: Instance::new("s1").unwrap(),
+        trigger: Trigger::Schedule,
+        result,
+        message: String::new(),
+        fire_time: at(0),
+        fired_at: at(1),
+        start_by: Some(at(3_600_000)),
+        plan: Plan { total: shards, only: None, attempt: 1 },
+        skipped: None,
+        definition: serde_json::value::RawValue::from_string("{}".into()).unwrap(),
+        params: None,
+    };
+    Event::Fired(Box::new(fired), Digest::default())
+}
+
+fn fired_retry(shards: u32, shard: u32, attempt: u32) -> Event {
+    let Event::Fired(mut fired, digest) = fired(shards, TriggerResult::Dispatched) else {
+        unreachable!()
+    };
+    fired.trigger = Trigger::Retry;
+    fired.plan = Plan { total: shards, only: Some(shard), attempt };
+    Event::Fired(fired, digest)
+}
+
+fn refused(reason: SkipReason) -> Event {
+    let Event::Fired(mut fired, digest) = fired(1, TriggerResult::Refused) else { unreachable!() };
+    fired.skipped = Some(Skipped { reason, count: 1, first: at(0) });
+    Event::Fired(fired, digest)
+}
+
+fn started(shard: u32, attempt: u32, delivery: u64) -> Event {
+    Event::Started(Started {
+        v: 1,
+        run: run_id(),
+        job: job(),
+        shard,
+        attempt,
+        delivery,
+        instance: Instance::new("e1").unwrap(),
+        started_at: at(10),
+    })
+}
+
+fn ended(shard: u32, attempt: u32, outcome: Outcome) -> Event {
+    Event::Result(Box::new(ResultRecord {
+        v: 1,
+        run: run_id(),
+        job: job(),
+        shard: Shard { index: shard, total: 1, param: None },
+        attempt,
+        delivery: 1,
+        instance: Instance::new("e1").unwrap(),
+        outcome,
+        code: (outcome == Outcome::Failed).then_some(Code::HandlerError),
+        message: String::new(),
+        output: None,
+        truncated: false,
+        retryable: true,
+        fire_time: at(0),
+        started_at: Some(at(10)),
+        finished_at: at(20),
+    }))
+}
+
+/// A run after `events`, each a second later than the one before, with all that was decided.
+fn after_all(events: &[Event], policy: &Policy) -> (Run, Vec<Decision>) {
+    let mut run = unknown(run_id(), job(), app());
+    let mut decisions = Vec::new();
+    for (n, event) in events.iter().enumerate() {
+        let now = at(1000 * i64::try_from(n).unwrap());
+        let effect = apply(&mut run, event, &Setting { now, policy, lease: LEASE });
+        decisions.extend(effect.decisions);
+    }
+    (run, decisions)
+}
+
+/// What must be the same in whatever order things came: not the times of the sweep, and not when
+/// an attempt was dispatched of which a result came first.
+fn essence(run: &Run) -> Run {
+    let mut run = without_dispatch(run);
+    for attempt in run.attempts.values_mut() {
+        attempt.check_at = None;
+        attempt.due_at = None;
+    }
+    run
+}
+
+/// A late fired record may still say when an attempt was dispatched.
+fn without_dispatch(run: &Run) -> Run {
+    let mut run = run.clone();
+    for attempt in run.attempts.values_mut() {
+        attempt.dispatched_at = None;
+        attempt.start_by = None;
+    }
+    run
+}
+
+fn retries(decisions: &[Decision]) -> Vec<(u32, u32)> {
+    decisions
+        .iter()
+        .filter_map(|decision| match decision {
+            Decision::Retry { shard, attempt, .. } => Some((*shard, *attempt)),
+            _ => None,
+        })
+        .collect()
+}
+
+fn alerts(decisions: &[Decision]) -> usize {
+    decisions.iter().filter(|decision| matches!(decision, Decision::Alert(_))).count()
+}
+
+fn nexts(decisions: &[Decision]) -> usize {
+    decisions.iter().filter(|decision| matches!(decision, Decision::Next { .. })).count()
+}
+
+#[test]
+fn four_attempts_that_fail_are_three_growing_waits_and_one_alert() {
+    let policy = policy(3);
+    let mut events = vec![fired(1, TriggerResult::Dispatched), ended(0, 1, Outcome::Failed)];
+    for attempt in 2..=4 {
+        events.push(fired_retry(1, 0, attempt));
+        events.push(ended(0, attempt, Outcome::Failed));
+    }
+    let (run, decisions) = after_all(&events, &policy);
+    assert_eq!(run.state, RunState::Failed);
+    assert_eq!(retries(&decisions), [(0, 2), (0, 3), (0, 4)]);
+    let waits: Vec<_> = run.attempts.values().filter_map(|attempt| attempt.due_at).collect();
+    assert!(waits.windows(2).all(|pair| pair[0] < pair[1]));
+    let Some(Decision::Alert(alert)) = decisions.last() else { panic!("{decisions:?}") };
+    assert_eq!((alert.attempts, alert.code), (4, Some(Code::HandlerError)));
+    assert_eq!(alert.message, "settle failed after 4 attempts (the last took 10ms): handler_error");
+}
+
+#[test]
+fn nothing_is_decided_before_the_fired_record() {
+    let (run, decisions) = after_all(&[ended(0, 1, Outcome::Failed)], &policy(0));
+    assert!(!run.state.is_terminal());
+    assert_eq!(decisions, []);
+}
+
+#[test]
+fn a_later_result_of_an_attempt_is_a_note() {
+    let mut other = ended(0, 1, Outcome::Succeeded);
+    if let Event::Result(result) = &mut other {
+        result.instance = Instance::new("e2").unwrap();
+    }
+    let events = [
+        fired(1, TriggerResult::Dispatched),
+        ended(0, 1, Outcome::TimedOut),
+        other.clone(),
+        other,
+    ];
+    let (run, decisions) = after_all(&events, &policy(0));
+    assert_eq!(run.state, RunState::TimedOut);
+    let attempt = &run.attempts[&(0, 1)];
+    assert_eq!((attempt.outcome, attempt.notes.len()), (Some(Outcome::TimedOut), 1));
+    assert_eq!(alerts(&decisions), 1);
+}
+
+#[test]
+fn a_fatal_error_is_not_retried() {
+    let mut fatal = ended(0, 1, Outcome::Failed);
+    if let Event::Result(result) = &mut fatal {
+        result.retryable = false;
+    }
+    let (run, decisions) = after_all(&[fired(1, TriggerResult::Dispatched), fatal], &policy(3));
+    assert_eq!((run.state, retries(&decisions).len()), (RunState::Failed, 0));
+}
+
+#[test]
+fn what_was_never_dispatched_is_retried_unless_the_job_is_gone() {
+    let (run, decisions) = after_all(&[fired(1, TriggerResult::NoExecutor)], &policy(1));
+    assert_eq!((run.state, retries(&decisions)), (RunState::Retrying, vec![(0, 2)]));
+    let (run, decisions) = after_all(&[refused(SkipReason::Deleted)], &policy(1));
+    assert_eq!((run.state, retries(&decisions)), (RunState::NotStarted, vec![]));
+}
+
+#[test]
+fn an_expired_run_that_has_a_result_keeps_it() {
+    for events in [
+        [fired(1, TriggerResult::Expired), ended(0, 1, Outcome::Succeeded)],
+        [ended(0, 1, Outcome::Succeeded), fired(1, TriggerResult::Expired)],
+    ] {
+        let (run, decisions) = after_all(&events, &policy(1));
+        assert_eq!((run.state, decisions), (RunState::Succeeded, vec![]));
+    }
+}
+
+#[test]
+fn a_skipped_run_is_at_its_end_at_once_and_alerts_nobody() {
+    let (run, decisions) = after_all(&[fired(1, TriggerResult::Skipped)], &policy(1));
+    assert_eq!((run.state, run.ended_at, decisions), (RunState::Skipped, Some(at(1)), vec![]));
+}
+
+#[test]
+fn a_chain_goes_on_from_runs_of_its_schedule_alone() {
+    let chain = Policy { fixed_delay: Some(Duration::from_secs(5)), ..policy(0) };
+    let (_, decisions) = after_all(
+        &[fired(1, TriggerResult::Dispatched), ended(0, 1, Outcome::Succeeded)],
+        &chain,
+    );
+    assert_eq!(decisions, [Decision::Next { run: run_id(), due: at(6000) }]);
+    let Event::Fired(mut manual, digest) = fired(1, TriggerResult::Dispatched) else {
+        unreachable!()
+    };
+    manual.trigger = Trigger::Manual;
+    let manual = Event::Fired(manual, digest);
+    let (_, decisions) = after_all(&[manual, ended(0, 1, Outcome::Succeeded)], &chain);
+    assert_eq!(decisions, []);
+}
+
+#[test]
+fn a_verdict_of_the_sweep_on_what_has_moved_on_changes_nothing() {
+    let policy = policy(0);
+    let (mut run, _) = after_all(&[fired(1, TriggerResult::Dispatched)], &policy);
+    let seen = Watched::of(&run.attempts[&(0, 1)]);
+    let ending = Ending {
+        outcome: Outcome::NotStarted,
+        code: Some(Code::StartDeadline),
+        message: "It had not started in time.".into(),
+    };
+    let verdict = Event::Sweep(Verdict {
+        run: run_id(),
+        shard: 0,
+        attempt: 1,
+        seen,
+        what: What::End(ending),
+    });
+    let setting = Setting { now: at(9_000), policy: &policy, lease: LEASE };
+    apply(&mut run, &started(0, 1, 1), &setting);
+    assert_eq!(apply(&mut run, &verdict, &setting), Effect::default());
+    assert_eq!(run.state, RunState::Running);
+}
+
+#[test]
+fn a_redelivered_attempt_is_watched_anew() {
+    let policy = policy(0);
+    let events = [fired(1, TriggerResult::Dispatched), started(0, 1, 1)];
+    let (mut run, _) = after_all(&events, &policy);
+    let before = run.attempts[&(0, 1)].check_at;
+    let setting = Setting { now: at(60_000), policy: &policy, lease: LEASE };
+    apply(&mut run, &started(0, 1, 2), &setting);
+    assert!(run.attempts[&(0, 1)].check_at > before);
+}
+
+#[test]
+fn reports_of_another_app_are_void_once_it_is_known_whose_run_it_is() {
+    let mut run = unknown(run_id(), job(), App::new("intruder").unwrap());
+    let policy = policy(0);
+    let setting = Setting { now: at(0), policy: &policy, lease: LEASE };
+    apply(&mut run, &ended(0, 1, Outcome::Succeeded), &setting);
+    let effect = apply(&mut run, &fired(1, TriggerResult::Dispatched), &setting);
+    assert!(effect.reset);
+    assert_eq!((run.app, run.state), (app(), RunState::Dispatched));
+}
+
+/// What becomes of each shard: the outcomes of its attempts, of which only the last may succeed.
+fn histories() -> impl Strategy<Value = Vec<Vec<Outcome>>> {
+    let failure = prop_oneof![
+        Just(Outcome::Failed),
+        Just(Outcome::TimedOut),
+        Just(Outcome::Lost),
+        Just(Outcome::NotStarted)
+    ];
+    let shard = (prop::collection::vec(failure, 0..4), any::<bool>()).prop_map(|(mut all, good)| {
+        if good || all.is_empty() {
+            all.push(Outcome::Succeeded);
+        }
+        all
+    });
+    prop::collection::vec(shard, 1..4)
+}
+
+/// All events of such a run, some twice, shuffled.
+fn shuffled() -> impl Strategy<Value = (Vec<Vec<Outcome>>, Vec<Event>)> {
+    histories().prop_flat_map(|shards| {
+        let total = u32::try_from(shards.len()).unwrap();
+        let mut events = vec![fired(total, TriggerResult::Dispatched)];
+        for (shard, outcomes) in (0..).zip(&shards) {
+            for (attempt, outcome) in (1..).zip(outcomes) {
+                if attempt > 1 {
+                    events.push(fired_retry(total, shard, attempt));
+                }
+                if *outcome != Outcome::NotStarted {
+                    events.push(started(shard, attempt, 1));
+                }
+                events.push(ended(shard, attempt, *outcome));
+            }
+        }
+        let count = events.len();
+        (
+            Just(shards),
+            Just(events),
+            prop::collection::vec(0..count, 0..count),
+        )
+            .prop_map(|(shards, mut events, again)| {
+                let more: Vec<Event> = again.iter().map(|n| events[*n].clone()).collect();
+                events.extend(more);
+                (shards, events)
+            })
+            .prop_flat_map(|(shards, events)| (Just(shards), Just(events).prop_shuffle()))
+    })
+}
+
+proptest! {
+    #[test]
+    fn in_whatever_order_events_come_the_run_ends_the_same_and_each_decision_is_made_once(
+        (shards, events) in shuffled()
+    ) {
+        // As many retries as the longest history has: shards that fail earlier end with a retry
+        // that is still to come, so the policy allows exactly what happened to each.
+        let most = shards.iter().map(Vec::len).max().unwrap_or(1);
+        let same = shards.iter().all(|outcomes| {
+            outcomes.len() == most || outcomes.last() == Some(&Outcome::Succeeded)
+        });
+        prop_assume!(same);
+        let policy = Policy {
+            fixed_delay: Some(Duration::from_secs(5)),
+            ..policy(u32::try_from(most - 1).unwrap())
+        };
+        let (run, decisions) = after_all(&events, &policy);
+        let total = u32::try_from(shards.len()).unwrap();
+        let mut in_order = vec![fired(total, TriggerResult::Dispatched)];
+        for (shard, outcomes) in (0..).zip(&shards) {
+            for (attempt, outcome) in (1..).zip(outcomes) {
+                if attempt > 1 {
+                    in_order.push(fired_retry(total, shard, attempt));
+                }
+                in_order.push(ended(shard, attempt, *outcome));
+            }
+        }
+        let (straight, _) = after_all(&in_order, &policy);
+        prop_assert!(straight.state.is_terminal());
+        prop_assert_eq!(essence(&run), essence(&straight));
+
+        let failed = run.state.is_failure();
+        prop_assert_eq!(alerts(&decisions), usize::from(failed));
+        prop_assert_eq!(nexts(&decisions), 1);
+        let mut decided = retries(&decisions);
+        let count = decided.len();
+        decided.sort_unstable();
+        decided.dedup();
+        prop_assert_eq!(decided.len(), count, "a retry was decided twice");
+        for (shard, attempt) in decided {
+            prop_assert!(shards[shard as usize].len() >= attempt as usize);
+        }
+    }
+
+    #[test]
+    fn a_run_at_its_end_never_changes((shards, events) in shuffled(), more in any::<prop::sample::Index>()) {
+        let most = shards.iter().map(Vec::len).max().unwrap_or(1);
+        let policy = policy(u32::try_from(most - 1).unwrap());
+        let (mut run, _) = after_all(&events, &policy);
+        prop_assume!(run.state.is_terminal());
+        let before = without_dispatch(&run);
+        let event = more.get(&events);
+        let effect = apply(&mut run, event, &Setting { now: at(99_000), policy: &policy, lease: LEASE });
+        prop_assert_eq!(effect.decisions, vec![]);
+        prop_assert_eq!(without_dispatch(&run), before);
+    }
+}

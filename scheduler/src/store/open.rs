@@ -1,0 +1,162 @@
+//! Opening the store that a URL names.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use sqlx::migrate::{MigrateError, Migrator};
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
+use uuid::Uuid;
+
+use super::StoreError;
+
+static MIGRATIONS: Migrator = sqlx::migrate!("./migrations/sqlite");
+
+/// How long a statement waits for another process's lock before it fails as an outage.
+const BUSY: Duration = Duration::from_secs(2);
+
+/// How long a reader waits for a free connection.
+const ACQUIRE: Duration = Duration::from_secs(5);
+
+/// Connections for reading.
+const READERS: u32 = 4;
+
+/// An open SQLite file.
+#[derive(Debug)]
+pub(super) struct Opened {
+    /// Exactly one connection: SQLite takes one writer at a time.
+    pub(super) writer: SqlitePool,
+    pub(super) readers: SqlitePool,
+    pub(super) id: Uuid,
+}
+
+/// The file that `url` names.
+pub(super) fn path_of(url: &str) -> Result<PathBuf, StoreError> {
+    let fail = |problem: &str| StoreError::Url { url: without_password(url), problem: problem.into() };
+    let Some((scheme, rest)) = url.split_once(':') else {
+        return Err(fail("it is no store's URL: write sqlite:PATH"));
+    };
+    match scheme {
+        "sqlite" => {}
+        "postgres" | "postgresql" | "mysql" | "mariadb" => {
+            return Err(fail("not yet: this version keeps history in SQLite only; write sqlite:PATH"));
+        }
+        _ => return Err(fail("no such kind of store: write sqlite:PATH")),
+    }
+    let path = rest.strip_prefix("//").unwrap_or(rest);
+    if path.is_empty() {
+        return Err(fail("the path is missing: write sqlite:PATH"));
+    }
+    if path == ":memory:" {
+        return Err(fail("history in memory would end with the process: name a file"));
+    }
+    if path.contains('?') {
+        return Err(fail("options after a ? are not taken: write sqlite:PATH alone"));
+    }
+    Ok(PathBuf::from(path))
+}
+
+fn without_password(url: &str) -> String {
+    match url.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?))) {
+        Some((scheme, (_, host))) => format!("{scheme}://…@{host}"),
+        None => url.to_owned(),
+    }
+}
+
+/// Opens the file, makes it and its folder when they are missing, and brings its schema up to date.
+pub(super) async fn open(path: &Path) -> Result<Opened, StoreError> {
+    check(path)?;
+    let options = SqliteConnectOptions::from_str("sqlite:")
+        .map_err(StoreError::Outage)?
+        .filename(path)
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Normal)
+        .foreign_keys(true)
+        .busy_timeout(BUSY)
+        .statement_cache_capacity(256)
+        .pragma("cache_size", "-32768");
+    let writer = SqlitePoolOptions::new()
+        .max_connections(1)
+        .acquire_timeout(ACQUIRE)
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .connect_with(options.clone())
+        .await
+        .map_err(|error| explain(path, error))?;
+    migrate(path, &writer).await?;
+    let id = identity(&writer).await?;
+    let readers = SqlitePoolOptions::new()
+        .max_connections(READERS)
+        .acquire_timeout(ACQUIRE)
+        .connect_with(options.create_if_missing(false).pragma("query_only", "1"))
+        .await
+        .map_err(|error| explain(path, error))?;
+    Ok(Opened { writer, readers, id })
+}
+
+/// What can be said before SQLite says it worse.
+fn check(path: &Path) -> Result<(), StoreError> {
+    let fail = |problem: String| StoreError::File { path: path.display().to_string(), problem };
+    if path.is_dir() {
+        return Err(fail("it is a folder: name a file in it".into()));
+    }
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        std::fs::create_dir_all(folder)
+            .map_err(|error| fail(format!("its folder cannot be made: {error}")))?;
+    }
+    if path.exists() {
+        std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .map_err(|error| fail(format!("it cannot be written: {error}")))?;
+    }
+    Ok(())
+}
+
+fn explain(path: &Path, error: sqlx::Error) -> StoreError {
+    let code = match &error {
+        sqlx::Error::Database(database) => database.code().and_then(|c| c.parse::<i32>().ok()),
+        _ => None,
+    };
+    let problem = match code.map(|code| code & 0xff) {
+        Some(26) => "it is no SQLite database: name another file".into(),
+        Some(14) => "it cannot be opened: look at the rights of the file and of its folder".into(),
+        Some(8) => "it is read-only, or its folder is: give this process the right to write".into(),
+        Some(5 | 6) => {
+            "another process holds it locked: end that process, or wait until it is done".into()
+        }
+        _ => error.to_string(),
+    };
+    StoreError::File { path: path.display().to_string(), problem }
+}
+
+async fn migrate(path: &Path, writer: &SqlitePool) -> Result<(), StoreError> {
+    MIGRATIONS.run(writer).await.map_err(|error| match error {
+        MigrateError::VersionMissing(found) | MigrateError::VersionTooNew(found, _) => {
+            StoreError::Newer {
+                path: path.display().to_string(),
+                found,
+                known: MIGRATIONS.iter().map(|step| step.version).max().unwrap_or(0),
+            }
+        }
+        MigrateError::Execute(error) => explain(path, error),
+        error => StoreError::Migrate(error),
+    })
+}
+
+/// The store's id, made with the file.
+async fn identity(writer: &SqlitePool) -> Result<Uuid, StoreError> {
+    sqlx::query("INSERT INTO meta (name, value) VALUES ('store', $1) ON CONFLICT (name) DO NOTHING")
+        .bind(Uuid::new_v4().to_string())
+        .execute(writer)
+        .await?;
+    let id: String = sqlx::query_scalar("SELECT value FROM meta WHERE name = 'store'")
+        .fetch_one(writer)
+        .await?;
+    Uuid::parse_str(&id)
+        .map_err(|_| StoreError::Data(format!("the store's id, {id:?}, is no UUID")))
+}

@@ -1,0 +1,241 @@
+//! A run and its attempts as plain values: what the transition works on, and what SQL keeps.
+//!
+//! Nothing in here decides anything; [`crate::log_writer::transition`] does.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use taskparty_common::name::{App, Handler, Instance, JobId};
+use taskparty_common::outcome::{Code, Outcome, RunState, SkipReason, Trigger, TriggerResult};
+use uuid::Uuid;
+
+/// The first 16 bytes of the SHA-256 of a definition's text.
+pub type Digest = [u8; 16];
+
+/// A run with all its attempts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Run {
+    /// Its id.
+    pub id: Uuid,
+    /// The job.
+    pub job: JobId,
+    /// The job's app.
+    pub app: App,
+    /// Derived from the trigger's result and the shards.
+    pub state: RunState,
+    /// The trigger's result; nothing is decided before it is here.
+    pub fired: Option<FiredPart>,
+    /// What went wrong in the shard that decided the run.
+    pub code: Option<Code>,
+    /// When the first handler began.
+    pub started_at: Option<DateTime<Utc>>,
+    /// When the run reached its end.
+    pub ended_at: Option<DateTime<Utc>>,
+    /// By shard and attempt.
+    pub attempts: BTreeMap<(u32, u32), Attempt>,
+}
+
+/// The trigger's result and what it says of the run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FiredPart {
+    /// The handler.
+    pub handler: Handler,
+    /// The key of the lock.
+    pub lock: String,
+    /// The job's revision.
+    pub revision: u64,
+    /// The start of the job's past.
+    pub since: DateTime<Utc>,
+    /// Which definition the run was made with.
+    pub definition: Digest,
+    /// The scheduler that took the lock.
+    pub owner: Instance,
+    /// Why the job was due.
+    pub trigger: Trigger,
+    /// What became of it.
+    pub result: TriggerResult,
+    /// A sentence for whoever asks why.
+    pub message: String,
+    /// Present when the fire was recorded and not run.
+    pub skipped: Option<SkippedPart>,
+    /// The nominal instant.
+    pub fire_time: DateTime<Utc>,
+    /// When the dispatch was made, or the decision not to.
+    pub fired_at: DateTime<Utc>,
+    /// Until when a first delivery may start.
+    pub start_by: Option<DateTime<Utc>>,
+    /// How many shards the run has.
+    pub shards: u32,
+    /// Params of this run alone, as JSON.
+    pub params: Option<String>,
+}
+
+/// Why, and for how many instants, a record stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SkippedPart {
+    /// Why.
+    pub reason: SkipReason,
+    /// For how many instants.
+    pub count: u64,
+    /// The first of them.
+    pub first: DateTime<Utc>,
+}
+
+/// One try at one shard.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attempt {
+    /// Where it is.
+    pub state: RunState,
+    /// How it ended; set once.
+    pub outcome: Option<Outcome>,
+    /// What went wrong.
+    pub code: Option<Code>,
+    /// What the handler, or the system, said of it.
+    pub message: String,
+    /// What the handler returned, as JSON.
+    pub output: Option<String>,
+    /// Message or output were cut.
+    pub truncated: bool,
+    /// Whether another attempt may follow.
+    pub retryable: bool,
+    /// The executor.
+    pub instance: Option<Instance>,
+    /// JetStream's delivery count.
+    pub delivery: Option<u64>,
+    /// When a retry is to be triggered.
+    pub due_at: Option<DateTime<Utc>>,
+    /// When it was put in the stream.
+    pub dispatched_at: Option<DateTime<Utc>>,
+    /// Until when a first delivery may start.
+    pub start_by: Option<DateTime<Utc>>,
+    /// When the handler was called.
+    pub started_at: Option<DateTime<Utc>>,
+    /// When it ended.
+    pub ended_at: Option<DateTime<Utc>>,
+    /// How far the handler said it is.
+    pub progress: Option<ProgressPart>,
+    /// Results that came after the first.
+    pub notes: Vec<Note>,
+    /// When the sweep looks at it.
+    pub check_at: Option<DateTime<Utc>>,
+    /// How it ends when no result comes before `check_at`.
+    pub ending: Option<Ending>,
+}
+
+impl Attempt {
+    /// An attempt that is in `state` and of which nothing else is known.
+    pub fn new(state: RunState) -> Self {
+        Self {
+            state,
+            outcome: None,
+            code: None,
+            message: String::new(),
+            output: None,
+            truncated: false,
+            retryable: true,
+            instance: None,
+            delivery: None,
+            due_at: None,
+            dispatched_at: None,
+            start_by: None,
+            started_at: None,
+            ended_at: None,
+            progress: None,
+            notes: Vec::new(),
+            check_at: None,
+            ending: None,
+        }
+    }
+}
+
+/// How far a handler is, in its own unit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProgressPart {
+    /// How much is done.
+    pub done: u64,
+    /// How much there is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total: Option<u64>,
+    /// A word for people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub note: String,
+}
+
+/// A result that came after the attempt had ended, and changed nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    /// The executor.
+    pub instance: Instance,
+    /// JetStream's delivery count.
+    pub delivery: u64,
+    /// What it said.
+    pub outcome: Outcome,
+    /// What went wrong, by its account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<Code>,
+    /// When it ended, by its account.
+    pub finished_at: DateTime<Utc>,
+}
+
+/// How an attempt ends by the sweep.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ending {
+    /// How.
+    pub outcome: Outcome,
+    /// Why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<Code>,
+    /// Why, in a sentence.
+    pub message: String,
+}
+
+/// An alert to keep and to publish.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AlertPart {
+    /// Its id: the same alert decided twice has the same.
+    pub id: String,
+    /// What happened: `failed`, `set_aside`.
+    pub kind: &'static str,
+    /// The job; none when it is about no job.
+    pub job: Option<JobId>,
+    /// The run.
+    pub run: Option<Uuid>,
+    /// The run's final state.
+    pub state: Option<RunState>,
+    /// What exactly went wrong.
+    pub code: Option<Code>,
+    /// A sentence for people.
+    pub message: String,
+    /// How many attempts were made.
+    pub attempts: u32,
+    /// The nominal instant of the run.
+    pub fire_time: Option<DateTime<Utc>>,
+    /// When it was decided.
+    pub at: DateTime<Utc>,
+}
+
+/// What follows from a transition, to be published after its commit.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Decision {
+    /// Try the shard again at `due`.
+    Retry {
+        /// The run.
+        run: Uuid,
+        /// Which shard.
+        shard: u32,
+        /// The attempt to make.
+        attempt: u32,
+        /// When.
+        due: DateTime<Utc>,
+    },
+    /// Tell people.
+    Alert(AlertPart),
+    /// Start the next run of a fixed delay at `due`.
+    Next {
+        /// The run that ended.
+        run: Uuid,
+        /// When the next is due.
+        due: DateTime<Utc>,
+    },
+}

@@ -1,0 +1,196 @@
+//! Writing runs and attempts: many rows a statement, each guarded.
+
+use sqlx::query::Query;
+use sqlx::sqlite::{Sqlite, SqliteArguments};
+use taskparty_common::name::JobId;
+use uuid::Uuid;
+
+use super::load::{ATTEMPT, RUN};
+use super::read::{big, blob, ms};
+use super::sql::Blocks;
+use super::{Attempt, Digest, Run, StoreError, Tx};
+
+type Bound = Query<'static, Sqlite, SqliteArguments>;
+
+/// What a run was made with.
+#[derive(Debug, Clone)]
+pub struct Definition {
+    /// The digest of `spec`.
+    pub digest: Digest,
+    /// The job.
+    pub job: JobId,
+    /// The revision in which it was first seen.
+    pub revision: u64,
+    /// The spec's text.
+    pub spec: String,
+}
+
+#[derive(Debug)]
+pub(super) struct Texts {
+    runs: Blocks,
+    attempts: Blocks,
+    definitions: Blocks,
+    reset: Blocks,
+}
+
+impl Texts {
+    pub(super) fn new() -> Self {
+        let runs = upsert("runs", RUN, 1, &format!("runs.state NOT IN ({})", terminal_words()));
+        let attempts = upsert(
+            "attempts",
+            ATTEMPT,
+            3,
+            "attempts.outcome IS NULL OR attempts.outcome = excluded.outcome",
+        );
+        Self {
+            runs,
+            attempts,
+            definitions: Blocks::insert(
+                "INSERT INTO definitions (digest, job, revision, spec) VALUES ",
+                4,
+                " ON CONFLICT (digest) DO NOTHING",
+            ),
+            reset: Blocks::list("DELETE FROM attempts WHERE run IN (", ")"),
+        }
+    }
+}
+
+/// The states that are ends, as SQL strings.
+pub(super) fn terminal_words() -> String {
+    use taskparty_common::outcome::RunState;
+    let ends = RunState::ALL.iter().filter(|(_, state)| state.is_terminal());
+    ends.map(|(word, _)| format!("'{word}'")).collect::<Vec<_>>().join(", ")
+}
+
+/// An insert that updates all columns but the first `keys` where the row is there and `guard` holds.
+fn upsert(table: &str, columns: &str, keys: usize, guard: &str) -> Blocks {
+    let names: Vec<&str> = columns.split(',').map(str::trim).collect();
+    let (key, values) = names.split_at(keys);
+    let set: Vec<String> = values.iter().map(|name| format!("{name} = excluded.{name}")).collect();
+    Blocks::insert(
+        &format!("INSERT INTO {table} ({}) VALUES ", names.join(", ")),
+        names.len(),
+        &format!(
+            " ON CONFLICT ({}) DO UPDATE SET {} WHERE {guard}",
+            key.join(", "),
+            set.join(", ")
+        ),
+    )
+}
+
+impl Tx<'_> {
+    /// Keeps definitions that are not there yet.
+    pub(crate) async fn save_definitions(
+        &mut self,
+        definitions: &[Definition],
+    ) -> Result<(), StoreError> {
+        for (mut query, block) in self.texts.save.definitions.over(definitions) {
+            for definition in block {
+                query = query
+                    .bind(blob(&definition.digest))
+                    .bind(definition.job.as_str().to_owned())
+                    .bind(big(definition.revision))
+                    .bind(definition.spec.clone());
+            }
+            query.execute(&mut *self.connection).await?;
+        }
+        Ok(())
+    }
+
+    /// Keeps runs as they are now; those that had ended stay as they were.
+    pub(crate) async fn save_runs(&mut self, runs: &[&Run]) -> Result<(), StoreError> {
+        for (mut query, block) in self.texts.save.runs.over(runs) {
+            for run in block {
+                query = bind_run(query, run);
+            }
+            query.execute(&mut *self.connection).await?;
+        }
+        Ok(())
+    }
+
+    /// Keeps attempts of runs that are kept; those that had ended keep their end.
+    pub(crate) async fn save_attempts(
+        &mut self,
+        attempts: &[(Uuid, (u32, u32), &Attempt)],
+    ) -> Result<(), StoreError> {
+        for (mut query, block) in self.texts.save.attempts.over(attempts) {
+            for (run, key, attempt) in block {
+                query = bind_attempt(query, *run, *key, attempt);
+            }
+            query.execute(&mut *self.connection).await?;
+        }
+        Ok(())
+    }
+
+    /// Forgets all attempts of `runs`.
+    pub(crate) async fn forget_attempts(&mut self, runs: &[Uuid]) -> Result<(), StoreError> {
+        for (mut query, block) in self.texts.save.reset.over(runs) {
+            for run in block {
+                query = query.bind(blob(run.as_bytes()));
+            }
+            query.execute(&mut *self.connection).await?;
+        }
+        Ok(())
+    }
+}
+
+fn bind_run(query: Bound, run: &Run) -> Bound {
+    let fired = run.fired.as_ref();
+    let skipped = fired.and_then(|fired| fired.skipped.as_ref());
+    query
+        .bind(blob(run.id.as_bytes()))
+        .bind(run.job.as_str().to_owned())
+        .bind(run.app.as_str().to_owned())
+        .bind(run.state.as_str())
+        .bind(fired.map(|fired| fired.handler.as_str().to_owned()))
+        .bind(fired.map(|fired| fired.lock.clone()))
+        .bind(fired.map(|fired| big(fired.revision)))
+        .bind(fired.map(|fired| ms(fired.since)))
+        .bind(fired.map(|fired| blob(&fired.definition)))
+        .bind(fired.map(|fired| fired.owner.as_str().to_owned()))
+        .bind(fired.map(|fired| fired.trigger.as_str()))
+        .bind(fired.map(|fired| fired.result.as_str()))
+        .bind(fired.map(|fired| fired.message.clone()).filter(|text| !text.is_empty()))
+        .bind(skipped.map(|skipped| skipped.reason.as_str()))
+        .bind(skipped.map(|skipped| big(skipped.count)))
+        .bind(skipped.map(|skipped| ms(skipped.first)))
+        .bind(fired.map(|fired| ms(fired.fire_time)))
+        .bind(fired.map(|fired| ms(fired.fired_at)))
+        .bind(fired.and_then(|fired| fired.start_by).map(ms))
+        .bind(fired.map(|fired| i64::from(fired.shards)))
+        .bind(fired.and_then(|fired| fired.params.clone()))
+        .bind(run.code.map(|code| code.as_str()))
+        .bind(i64::try_from(run.attempts.len()).unwrap_or(i64::MAX))
+        .bind(run.started_at.map(ms))
+        .bind(run.ended_at.map(ms))
+}
+
+fn bind_attempt(query: Bound, run: Uuid, key: (u32, u32), attempt: &Attempt) -> Bound {
+    query
+        .bind(blob(run.as_bytes()))
+        .bind(i64::from(key.0))
+        .bind(i64::from(key.1))
+        .bind(attempt.state.as_str())
+        .bind(attempt.outcome.map(|outcome| outcome.as_str()))
+        .bind(attempt.code.map(|code| code.as_str()))
+        .bind(Some(attempt.message.clone()).filter(|text| !text.is_empty()))
+        .bind(attempt.output.clone())
+        .bind(attempt.truncated)
+        .bind(attempt.retryable)
+        .bind(attempt.instance.as_ref().map(|instance| instance.as_str().to_owned()))
+        .bind(attempt.delivery.map(big))
+        .bind(attempt.due_at.map(ms))
+        .bind(attempt.dispatched_at.map(ms))
+        .bind(attempt.start_by.map(ms))
+        .bind(attempt.started_at.map(ms))
+        .bind(attempt.ended_at.map(ms))
+        .bind(attempt.progress.as_ref().and_then(json))
+        .bind(Some(&attempt.notes).filter(|notes| !notes.is_empty()).and_then(json))
+        .bind(attempt.check_at.map(ms))
+        .bind(attempt.ending.as_ref().and_then(json))
+}
+
+/// Our own plain structs always have a JSON form.
+fn json<T: serde::Serialize>(value: T) -> Option<String> {
+    serde_json::to_string(&value).ok()
+}

@@ -1,0 +1,130 @@
+//! The sweep's questions. Each is answered from an index of what goes on, and never walks what
+//! has ended.
+
+use chrono::{DateTime, Utc};
+use sqlx::AssertSqlSafe;
+use taskparty_common::name::{App, Handler, JobId};
+use taskparty_common::outcome::RunState;
+use uuid::Uuid;
+
+use super::load::{self, ATTEMPT};
+use super::read::{Columns, blob, ms};
+use super::{Attempt, Digest, Store, StoreError};
+
+/// An attempt that is to be looked at.
+#[derive(Debug, Clone)]
+pub struct ToCheck {
+    /// The run.
+    pub run: Uuid,
+    /// Which shard.
+    pub shard: u32,
+    /// Which attempt.
+    pub number: u32,
+    /// The attempt.
+    pub attempt: Attempt,
+    /// The job.
+    pub job: JobId,
+    /// Its app.
+    pub app: App,
+    /// Its handler; none before the fired record.
+    pub handler: Option<Handler>,
+    /// What the run was made with.
+    pub definition: Option<Digest>,
+}
+
+/// The newest run of a fixed-delay chain.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LastOfChain {
+    /// The run.
+    pub run: Uuid,
+    /// Where it is.
+    pub state: RunState,
+    /// When it ended.
+    pub ended_at: Option<DateTime<Utc>>,
+}
+
+impl Store {
+    /// Attempts to look at by `now`, those that wait longest first.
+    pub(crate) async fn to_check(
+        &self,
+        now: DateTime<Utc>,
+        limit: u32,
+    ) -> Result<Vec<ToCheck>, StoreError> {
+        let sql = format!(
+            "SELECT {ATTEMPT} FROM attempts WHERE check_at IS NOT NULL AND check_at <= $1 \
+             ORDER BY check_at LIMIT $2"
+        );
+        let rows = sqlx::query(AssertSqlSafe(sql))
+            .bind(ms(now))
+            .bind(i64::from(limit))
+            .fetch_all(self.readers())
+            .await?;
+        let mut found = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let (run, (shard, number), attempt) = load::attempt(row)?;
+            let Some(row) =
+                sqlx::query("SELECT job, app, handler, definition FROM runs WHERE id = $1")
+                    .bind(blob(run.as_bytes()))
+                    .fetch_optional(self.readers())
+                    .await?
+            else {
+                continue;
+            };
+            let mut c = Columns::of(&row);
+            found.push(ToCheck {
+                run,
+                shard,
+                number,
+                attempt,
+                job: c.parsed(|text| JobId::new(text).ok())?,
+                app: c.parsed(|text| App::new(text).ok())?,
+                handler: c.maybe_parsed(|text| Handler::new(text).ok())?,
+                definition: c.bytes()?,
+            });
+        }
+        Ok(found)
+    }
+
+    /// The definitions `digests` that are known.
+    pub(crate) async fn definition(&self, digest: &Digest) -> Result<Option<String>, StoreError> {
+        Ok(sqlx::query_scalar("SELECT spec FROM definitions WHERE digest = $1")
+            .bind(blob(digest))
+            .fetch_optional(self.readers())
+            .await?)
+    }
+
+    /// The newest run of `job` by its schedule since `since`, one that goes on before any other.
+    pub(crate) async fn last_of_chain(
+        &self,
+        job: &JobId,
+        since: DateTime<Utc>,
+    ) -> Result<Option<LastOfChain>, StoreError> {
+        let part = |state: &RunState| {
+            format!(
+                "SELECT * FROM (SELECT id, state, ended_at FROM runs WHERE job = $1 AND \
+                 state = '{state}' AND trigger_kind = 'schedule' AND since = $2 \
+                 ORDER BY id DESC LIMIT 1) AS of_{state}"
+            )
+        };
+        let parts: Vec<String> = RunState::ALL.iter().map(|(_, state)| part(state)).collect();
+        let rows = sqlx::query(AssertSqlSafe(parts.join(" UNION ALL ")))
+            .bind(job.as_str().to_owned())
+            .bind(ms(since))
+            .fetch_all(self.readers())
+            .await?;
+        let mut newest: Option<LastOfChain> = None;
+        for row in &rows {
+            let mut c = Columns::of(row);
+            let last = LastOfChain {
+                run: c.uuid()?,
+                state: c.parsed(RunState::from_word)?,
+                ended_at: c.maybe_time()?,
+            };
+            let key = |last: &LastOfChain| (!last.state.is_terminal(), last.run);
+            if newest.as_ref().is_none_or(|newest| key(&last) > key(newest)) {
+                newest = Some(last);
+            }
+        }
+        Ok(newest)
+    }
+}
