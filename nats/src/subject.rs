@@ -118,6 +118,11 @@ impl Names {
         format!("{}.started.{app}", self.prefix)
     }
 
+    /// What handlers of every app have started.
+    pub fn started_all(&self) -> String {
+        format!("{}.started.*", self.prefix)
+    }
+
     /// How far handlers are.
     pub fn progress(&self, app: &App) -> String {
         format!("{}.progress.{app}", self.prefix)
@@ -128,6 +133,11 @@ impl Names {
         format!("{}.result.{app}", self.prefix)
     }
 
+    /// The handlers' results of every app.
+    pub fn result_all(&self) -> String {
+        format!("{}.result.*", self.prefix)
+    }
+
     /// Log lines of one job's handlers.
     pub fn log(&self, app: &App, job: &JobId) -> String {
         format!("{}.log.{app}.{job}", self.prefix)
@@ -136,6 +146,11 @@ impl Names {
     /// Alerts about a job.
     pub fn alert(&self, job: &JobId) -> String {
         format!("{}.alert.{job}", self.prefix)
+    }
+
+    /// Alerts about every job.
+    pub fn alert_all(&self) -> String {
+        format!("{}.alert.*", self.prefix)
     }
 
     /// A request to stop a run.
