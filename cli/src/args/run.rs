@@ -1,0 +1,66 @@
+//! `taskparty run …`
+
+use clap::{Args, Subcommand};
+
+use super::Later;
+
+/// `run …`
+#[derive(Debug, Subcommand)]
+pub(crate) enum RunCommand {
+    /// The runs, the latest first.
+    #[command(visible_alias = "ls")]
+    List(ListRunsArgs),
+    /// One run, with its attempts and alerts.
+    #[command(visible_alias = "info", after_help = "Examples:\n  taskparty run get 0199b2c4-8f00-7c1e-9a55-3d1f6f0c2b11")]
+    Get(OneRunArgs),
+    /// What the run's handlers have logged.
+    Logs(LogsArgs),
+    /// Not yet: stop a run.
+    #[command(hide = true)]
+    Cancel(Later),
+    /// Not yet: make new attempts in a run that has failed.
+    #[command(hide = true)]
+    Retry(Later),
+}
+
+/// The options of `run list`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  taskparty run list
+  taskparty run list --job heartbeat --since 1h
+  taskparty run list --state failed -o json")]
+pub(crate) struct ListRunsArgs {
+    /// Only runs of this job.
+    #[arg(long, value_name = "ID")]
+    pub(crate) job: Option<String>,
+    /// Only runs in this state, like running or failed.
+    #[arg(long)]
+    pub(crate) state: Option<String>,
+    /// Only runs that were due in this time, like 1h.
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) since: Option<String>,
+    /// At most so many.
+    #[arg(long, default_value_t = 50, value_name = "N")]
+    pub(crate) limit: usize,
+    /// Go on after this: the `next` of an earlier answer.
+    #[arg(long, value_name = "NEXT")]
+    pub(crate) after: Option<String>,
+}
+
+/// One run.
+#[derive(Debug, Args)]
+pub(crate) struct OneRunArgs {
+    /// The run's id.
+    pub(crate) run: String,
+}
+
+/// The options of `run logs`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  taskparty run logs 0199b2c4-8f00-7c1e-9a55-3d1f6f0c2b11\n  taskparty run logs 0199b2c4-8f00-7c1e-9a55-3d1f6f0c2b11 -f")]
+pub(crate) struct LogsArgs {
+    /// The run's id.
+    pub(crate) run: String,
+    /// Go on until the run has ended.
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+}

@@ -1,0 +1,62 @@
+//! `job trigger`: run a job now, or once at a time to come.
+
+use serde_json::Value;
+use taskparty_common::duration;
+use taskparty_nats::clock::Clock;
+use taskparty_scheduler::api::wire::{Problem, TriggerJob, Triggered};
+
+use super::super::{Outcome, instant, with_client};
+use crate::args::TriggerArgs;
+use crate::config::Config;
+use crate::failure::{Exit, Failure};
+use crate::output::{Output, ago, shown_time};
+
+/// Triggers the job, and prints the run's id.
+pub(super) async fn run(args: TriggerArgs, config: &Config, output: Output, clock: &Clock) -> Outcome {
+    for (given, option) in [
+        (args.instance.is_some(), "--instance"),
+        (args.overlap.is_some(), "--overlap"),
+        (args.wait, "--wait"),
+    ] {
+        if given {
+            return Err(Failure::not_yet(option));
+        }
+    }
+    if let Some(delay) = &args.delay {
+        duration::parse(delay).map_err(|error| Problem::field("--in", None, error.to_string()))?;
+    }
+    let request = TriggerJob {
+        id: args.id,
+        params: args.params.as_deref().map(params).transpose()?,
+        delay: args.delay,
+        at: args.at.as_ref().map(|text| instant("--at", text)).transpose()?,
+        key: args.key,
+        by: config.who.clone(),
+    };
+    with_client(config, |client| async move {
+        let triggered: Triggered = client.call("job", "trigger", &request).await?;
+        if !triggered.created {
+            output.note("this key was triggered before: this is the run that it made");
+        } else if triggered.at > clock.now() {
+            output.note(&format!("due at {} ({})", shown_time(triggered.at), ago(triggered.at, clock.now())));
+        }
+        output.print(&triggered, |triggered| triggered.run.to_string())?;
+        Ok(Exit::Done)
+    })
+    .await
+}
+
+fn params(text: &str) -> Result<Value, Failure> {
+    let read;
+    let json = match text.strip_prefix('@') {
+        None => text,
+        Some(path) => {
+            read = std::fs::read_to_string(path)
+                .map_err(|error| Failure::invalid(format!("--params: cannot read {path}: {error}")))?;
+            &read
+        }
+    };
+    serde_json::from_str(json).map_err(|error| {
+        Problem::field("--params", None, format!("it is no JSON ({error}); a text needs quotes: '\"text\"'")).into()
+    })
+}

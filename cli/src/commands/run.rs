@@ -1,0 +1,225 @@
+//! `taskparty run …`
+
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use serde_json::Value;
+use taskparty_common::duration;
+use taskparty_common::outcome::RunState;
+use taskparty_nats::clock::Clock;
+use taskparty_scheduler::api::wire::{ListRuns, LogLine, LogPage, OneRun, Problem, RunLogs};
+
+use super::{Outcome, with_client};
+use crate::args::{ListRunsArgs, LogsArgs, OneRunArgs, RunCommand};
+use crate::client::Client;
+use crate::config::Config;
+use crate::failure::{Exit, Failure};
+use crate::output::{Format, Output, Table, ago, in_words, shown_time};
+
+/// How often `run logs -f` looks.
+const FOLLOW: Duration = Duration::from_millis(500);
+
+/// Runs a `run` command.
+pub(crate) async fn run(command: RunCommand, config: &Config, output: Output, clock: &Clock) -> Outcome {
+    match command {
+        RunCommand::List(args) => list(args, config, output, clock).await,
+        RunCommand::Get(args) => get(args, config, output, clock).await,
+        RunCommand::Logs(args) => logs(args, config, output).await,
+        RunCommand::Cancel(_) => Err(Failure::not_yet("run cancel")),
+        RunCommand::Retry(_) => Err(Failure::not_yet("run retry")),
+    }
+}
+
+async fn list(args: ListRunsArgs, config: &Config, output: Output, clock: &Clock) -> Outcome {
+    if let Some(word) = &args.state
+        && RunState::from_word(word).is_none()
+    {
+        let known: Vec<&str> = RunState::ALL.iter().map(|(word, _)| *word).collect();
+        return Err(Problem::field("--state", Some(format!("{word:?}")), format!("it is one of {}", known.join(", "))).into());
+    }
+    let since = match &args.since {
+        None => None,
+        Some(text) => {
+            let time = duration::parse(text).map_err(|error| Problem::field("--since", None, error.to_string()))?;
+            TimeDelta::from_std(time).ok().and_then(|time| clock.now().checked_sub_signed(time))
+        }
+    };
+    let request = ListRuns { job: args.job, state: args.state, since, ..ListRuns::default() };
+    with_client(config, |client| async move {
+        let turn = |request: &mut ListRuns, after, left: usize| {
+            request.after = after;
+            request.limit = Some(left.min(200));
+        };
+        // The rows stay JSON: what a newer service adds is handed on as it is.
+        let page = client.pages::<_, Value>(("run", "list"), request, turn, (args.after, args.limit.max(1))).await?;
+        output.print(&page, |page| {
+            if page.items.is_empty() {
+                output.note("no runs");
+                return String::new();
+            }
+            let mut table = Table::new(&["run", "job", "state", "due", "took", "trigger", "shards", "attempts", "why"]);
+            for run in &page.items {
+                table.row(row(run, clock));
+            }
+            if page.next.is_some() {
+                output.note("there are more: ask for them with --limit, or fewer with --job, --state, --since");
+            }
+            table.text()
+        })?;
+        Ok(Exit::Done)
+    })
+    .await
+}
+
+fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn number(value: &Value, field: &str) -> String {
+    value.get(field).and_then(Value::as_u64).map_or_else(|| "-".into(), |number| number.to_string())
+}
+
+fn time(value: &Value, field: &str) -> Option<chrono::DateTime<chrono::Utc>> {
+    value.get(field).and_then(|value| serde_json::from_value(value.clone()).ok())
+}
+
+fn took(value: &Value) -> String {
+    match (time(value, "started_at"), time(value, "ended_at")) {
+        (Some(began), Some(ended)) => in_words(ended - began),
+        _ => "-".into(),
+    }
+}
+
+fn why(run: &Value) -> String {
+    let parts = [text(run, "skip_reason"), text(run, "code"), text(run, "trigger_message")];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": ")
+}
+
+fn row(run: &Value, clock: &Clock) -> [String; 9] {
+    let due = time(run, "fire_time");
+    [
+        text(run, "run").into(),
+        text(run, "job").into(),
+        text(run, "state").into(),
+        due.map_or_else(|| "-".into(), |at| format!("{} ({})", shown_time(at), ago(at, clock.now()))),
+        took(run),
+        text(run, "trigger").into(),
+        number(run, "shards"),
+        number(run, "attempts"),
+        why(run),
+    ]
+}
+
+async fn get(args: OneRunArgs, config: &Config, output: Output, clock: &Clock) -> Outcome {
+    with_client(config, |client| async move {
+        let run: Value = client.call("run", "get", &OneRun { run: args.run }).await?;
+        output.print(&run, |run| people(run, clock))?;
+        Ok(Exit::Done)
+    })
+    .await
+}
+
+fn people(run: &Value, clock: &Clock) -> String {
+    let mut head = Table::new(&["run", text(run, "run")]);
+    for field in ["job", "app", "handler", "state", "trigger", "trigger_result", "owner", "lock"] {
+        if !text(run, field).is_empty() {
+            head.row([field, text(run, field)]);
+        }
+    }
+    if !why(run).is_empty() {
+        head.row(["why".to_owned(), why(run)]);
+    }
+    for field in ["fire_time", "fired_at", "started_at", "ended_at"] {
+        if let Some(at) = time(run, field) {
+            head.row([field.to_owned(), format!("{} ({})", shown_time(at), ago(at, clock.now()))]);
+        }
+    }
+    if let Some(params) = run.get("params").filter(|params| !params.is_null()) {
+        head.row(["params".to_owned(), params.to_string()]);
+    }
+    let mut parts = vec![head.text()];
+    let tries = run.get("tries").and_then(Value::as_array);
+    if let Some(tries) = tries.filter(|tries| !tries.is_empty()) {
+        let mut table = Table::new(&["shard", "attempt", "state", "took", "instance", "code", "message", "output"]);
+        for attempt in tries {
+            let output = attempt.get("output").filter(|output| !output.is_null());
+            table.row([
+                number(attempt, "shard"),
+                number(attempt, "attempt"),
+                text(attempt, "state").into(),
+                took(attempt),
+                text(attempt, "instance").into(),
+                text(attempt, "code").into(),
+                text(attempt, "message").into(),
+                output.map(ToString::to_string).unwrap_or_default(),
+            ]);
+        }
+        parts.push(table.text());
+    }
+    let alerts = run.get("alerts").and_then(Value::as_array);
+    if let Some(alerts) = alerts.filter(|alerts| !alerts.is_empty()) {
+        let mut table = Table::new(&["alert", "at", "message"]);
+        for alert in alerts {
+            table.row([text(alert, "kind"), text(alert, "at"), text(alert, "message")]);
+        }
+        parts.push(table.text());
+    }
+    parts.join("\n\n")
+}
+
+async fn logs(args: LogsArgs, config: &Config, output: Output) -> Outcome {
+    with_client(config, |client| async move {
+        if args.follow {
+            return follow(&client, args.run, output).await;
+        }
+        let mut all: Vec<LogLine> = Vec::new();
+        let mut after_seq = 0;
+        let ended = loop {
+            let page = page(&client, &args.run, after_seq).await?;
+            all.extend(page.items);
+            match page.next {
+                Some(next) => after_seq = next,
+                None => break page.ended,
+            }
+        };
+        let page = LogPage { items: all, next: None, ended };
+        output.print(&page, |page| page.items.iter().map(people_line).collect())?;
+        Ok(Exit::Done)
+    })
+    .await
+}
+
+async fn page(client: &Client, run: &str, after_seq: u64) -> Result<LogPage, Failure> {
+    client.call("run", "logs", &RunLogs { run: run.into(), after_seq, limit: None }).await
+}
+
+/// Prints lines as they come, one JSON object a line where JSON was asked for, until the run ends.
+async fn follow(client: &Client, run: String, output: Output) -> Outcome {
+    let mut after_seq = 0;
+    loop {
+        let page = page(client, &run, after_seq).await?;
+        for line in &page.items {
+            after_seq = line.seq;
+            match output.format() {
+                Format::Table => output.raw(&people_line(line))?,
+                _ => output.raw(&serde_json::to_string(line).unwrap_or_default())?,
+            }
+        }
+        if page.next.is_some() {
+            continue;
+        }
+        if page.ended {
+            return Ok(Exit::Done);
+        }
+        tokio::time::sleep(FOLLOW).await;
+    }
+}
+
+fn people_line(line: &LogLine) -> String {
+    let place = match (line.shard, line.attempt) {
+        (Some(shard), Some(attempt)) => format!(" {shard}/{attempt}"),
+        _ => String::new(),
+    };
+    let head = format!("{}{place} {:<5}", shown_time(line.at), line.level);
+    line.text.trim_end().lines().map(|text| format!("{head} {text}\n")).collect()
+}
