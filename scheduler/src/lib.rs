@@ -1,1 +1,22 @@
-//! placeholder
+//! When and who: the scheduler; and what runs beside it by default: the log writer and the API.
+//!
+//! [`Node`] starts these parts in one process. They talk to each other, and to executors, through
+//! NATS only, so that each can also run alone.
+
+pub mod api;
+mod consumers;
+mod cursor;
+mod definition;
+mod engine;
+mod fire;
+mod jobs;
+pub mod log_writer;
+mod membership;
+mod node;
+mod recover;
+pub mod registry;
+pub mod store;
+mod trigger;
+
+pub use jobs::Jobs;
+pub use node::{Node, NodeConfig, NodeError, Role};

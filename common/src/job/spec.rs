@@ -10,6 +10,7 @@ use super::{
     AlertWhen, JobSpec, MAX_PARAMS, MAX_SHARDS, Misfire, MisfirePolicy, Overlap, schedule_field,
 };
 use crate::backoff::Retry;
+use crate::name::Handler;
 
 const HOUR: Duration = Duration::from_secs(3600);
 const NAME: &str = "write a name of 1 to 64 letters, digits, '-' or '_'";
@@ -45,6 +46,9 @@ fn read_spec(mut fields: Fields<'_>) -> Option<JobSpec> {
     let labels = fields.read("labels", read_labels).unwrap_or_default();
     if timeout.is_some_and(|timeout| timeout.is_zero()) {
         fields.fail("timeout", "an attempt needs some time; write none for no limit");
+    }
+    if handler.as_ref().is_some_and(|handler: &Handler| handler.as_str().starts_with("on_")) {
+        fields.fail("handler", "names that begin with on_ are the system's: consumers of pinned work");
     }
     if start_deadline < Duration::from_secs(1) {
         fields.fail("start_deadline", "it is at least 1s");

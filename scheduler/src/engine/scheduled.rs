@@ -1,0 +1,123 @@
+//! One job's place in its schedule.
+//!
+//! *Invariant: every instant between the job's `since` and its place is recorded, or stands in
+//! `decided`, or is accounted for by someone else.* When a decided instant has to be decided
+//! again, the place goes back to it, and what was decided after it is not decided twice.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::step::{Accounted, Step, next_instant, next_step, spread_of};
+use crate::definition::Definition;
+
+/// A job that is being fired.
+#[derive(Debug)]
+pub(super) struct Scheduled {
+    /// The job as it is now.
+    definition: Arc<Definition>,
+    /// The instant up to which the job's instants are decided.
+    place: DateTime<Utc>,
+    /// Decided instants, and whether they are over; none before the oldest that is not.
+    decided: BTreeMap<i64, Decided>,
+    /// Instants after the place that need no decision; mostly nothing.
+    accounted: Option<Box<Accounted>>,
+    /// One of the job's missed instants is being fired: the next one waits for it.
+    pub(super) catching_up: bool,
+}
+
+/// How far a decided instant is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Decided {
+    UnderWay { first: i64 },
+    Over { first: i64 },
+}
+
+impl Scheduled {
+    /// A job whose instants up to `place` are handled, and those in `accounted`.
+    pub(super) fn new(
+        definition: Arc<Definition>,
+        place: DateTime<Utc>,
+        accounted: Option<Box<Accounted>>,
+    ) -> Self {
+        Self { definition, place, decided: BTreeMap::new(), accounted, catching_up: false }
+    }
+
+    /// The job as it is now.
+    pub(super) fn definition(&self) -> &Arc<Definition> {
+        &self.definition
+    }
+
+    /// Takes in a change that leaves the job's past as it is.
+    pub(super) fn redefine(&mut self, definition: Arc<Definition>) {
+        self.definition = definition;
+    }
+
+    /// When the job is next due; nothing when it never is again.
+    pub(super) fn next_due(&mut self) -> Option<DateTime<Utc>> {
+        let job = &self.definition.job;
+        let none = Accounted::default();
+        let accounted = self.accounted.as_deref().unwrap_or(&none);
+        let next = next_instant(job, self.place, accounted)?;
+        next.checked_add_signed(spread_of(job))
+    }
+
+    /// Decides the next step, if anything is due at `now`, and moves the place behind it.
+    pub(super) fn decide(&mut self, now: DateTime<Utc>) -> Option<Step> {
+        let none = Accounted::default();
+        let accounted = self.accounted.as_deref().unwrap_or(&none);
+        let step = next_step(&self.definition.job, self.place, now, accounted)?;
+        let first = first_of(&step).timestamp_millis();
+        self.decided.insert(step.at.timestamp_millis(), Decided::UnderWay { first });
+        self.place = step.at;
+        Some(step)
+    }
+
+    /// The fired record of the step at `at` is stored.
+    pub(super) fn recorded(&mut self, at: DateTime<Utc>) {
+        if let Some(decided) = self.decided.get_mut(&at.timestamp_millis())
+            && let Decided::UnderWay { first } = *decided
+        {
+            *decided = Decided::Over { first };
+        }
+        while let Some(entry) = self.decided.first_entry()
+            && matches!(entry.get(), Decided::Over { .. })
+        {
+            entry.remove();
+        }
+        if self.decided.is_empty()
+            && let Some(accounted) = &mut self.accounted
+            && accounted.is_over(self.place)
+        {
+            self.accounted = None;
+        }
+    }
+
+    /// The step at `at` has to be decided again.
+    pub(super) fn undecided(&mut self, at: DateTime<Utc>) {
+        let Some(decided) = self.decided.remove(&at.timestamp_millis()) else { return };
+        let (Decided::UnderWay { first } | Decided::Over { first }) = decided;
+        let back = |ms: i64| DateTime::from_timestamp_millis(ms - 1);
+        self.place = back(first).map_or(self.place, |before| before.min(self.place));
+        let accounted = self.accounted.get_or_insert_default();
+        for (at, decided) in self.decided.range(at.timestamp_millis()..) {
+            let (Decided::UnderWay { first } | Decided::Over { first }) = *decided;
+            let instant = DateTime::from_timestamp_millis;
+            if let Some(at) = instant(*at) {
+                accounted.add(at, instant(first));
+            }
+        }
+    }
+}
+
+/// The first instant that a step is about.
+pub(super) fn first_of(step: &Step) -> DateTime<Utc> {
+    step.skipped.as_ref().map_or(step.at, |skipped| skipped.first)
+}
+
+/// When the step's first instant was due.
+pub(super) fn due_of(step: &Step, definition: &Definition) -> DateTime<Utc> {
+    let spread: TimeDelta = spread_of(&definition.job);
+    first_of(step).checked_add_signed(spread).unwrap_or(step.at)
+}

@@ -1,0 +1,145 @@
+//! The dispatch of a fire: a message a shard.
+
+use chrono::{DateTime, Utc};
+use futures::stream::{FuturesUnordered, StreamExt};
+use serde_json::value::{RawValue, to_raw_value};
+use taskparty_common::dispatch::{Dispatch, Shard};
+use taskparty_common::fire::Intent;
+use taskparty_nats::publish::{Draft, PublishError};
+
+use super::Firing;
+use crate::definition::Definition;
+
+/// How the dispatch of a fire went.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Dispatched {
+    /// Every shard is in the stream, or has been.
+    All,
+    /// The server would not have it, in these words; no shard is in the stream.
+    Refused(String),
+    /// The start deadline passed before every shard was in the stream.
+    Late,
+    /// The node ends; another one goes on.
+    Interrupted,
+}
+
+impl Firing {
+    /// Puts each shard of `shards` in the stream, side by side, until `start_by`.
+    ///
+    /// A shard that is there already is not sent twice: its subject takes one message, and its
+    /// id is known for a while after it was acked.
+    pub(super) async fn dispatch(
+        &self,
+        intent: &Intent,
+        definition: &Definition,
+        shards: Vec<u32>,
+        times: Times,
+    ) -> Dispatched {
+        let mut open: FuturesUnordered<_> =
+            shards.into_iter().map(|shard| self.dispatch_one(intent, definition, shard, times)).collect();
+        let mut refused: Vec<u32> = Vec::new();
+        let mut reason = String::new();
+        let mut stored = false;
+        while let Some((shard, result)) = open.next().await {
+            match result {
+                One::There => stored = true,
+                One::Refused(text) => {
+                    refused.push(shard);
+                    reason = text;
+                }
+                One::Late => return Dispatched::Late,
+                One::Interrupted => return Dispatched::Interrupted,
+            }
+            // Once a shard is in, its run happens: the others are tried as long as they may start.
+            if stored && !refused.is_empty() {
+                if self.pause().await.is_err() {
+                    return Dispatched::Interrupted;
+                }
+                for shard in refused.drain(..) {
+                    open.push(self.dispatch_one(intent, definition, shard, times));
+                }
+            }
+        }
+        if stored || refused.is_empty() { Dispatched::All } else { Dispatched::Refused(reason) }
+    }
+
+    async fn dispatch_one(
+        &self,
+        intent: &Intent,
+        definition: &Definition,
+        shard: u32,
+        times: Times,
+    ) -> (u32, One) {
+        let spec = definition.spec();
+        let attempt = intent.plan.attempt;
+        let subject = self.nats().names().dispatch(&spec.app, &spec.handler, intent.run, shard, attempt);
+        let message = match self.message(intent, definition, shard, times) {
+            Ok(message) => message,
+            Err(error) => return (shard, One::Refused(error.to_string())),
+        };
+        loop {
+            if self.clock.now() > times.start_by {
+                return (shard, One::Late);
+            }
+            let draft = Draft::new(subject.clone(), message.clone())
+                .id(format!("{}.{shard}.{attempt}", intent.run))
+                .expect_last(0);
+            match self.publisher().publish(draft).await {
+                Ok(_) | Err(PublishError::WrongLastSequence { .. }) => return (shard, One::There),
+                Err(error) if error.is_definite() => return (shard, One::Refused(error.to_string())),
+                Err(error) => {
+                    tracing::warn!(%subject, %error, "A dispatch is not confirmed; it is tried again.");
+                }
+            }
+            if self.pause().await.is_err() {
+                return (shard, One::Interrupted);
+            }
+        }
+    }
+
+    fn message(
+        &self,
+        intent: &Intent,
+        definition: &Definition,
+        shard: u32,
+        times: Times,
+    ) -> Result<Vec<u8>, serde_json::Error> {
+        let spec = definition.spec();
+        let param = spec.shard_params.get(shard as usize).map(to_raw_value).transpose()?;
+        let params: &RawValue = intent.params.as_deref().unwrap_or(&definition.params);
+        serde_json::to_vec(&Dispatch {
+            v: 1,
+            run: intent.run,
+            job: spec.id.clone(),
+            app: spec.app.clone(),
+            handler: spec.handler.clone(),
+            params: params.to_owned(),
+            shard: Shard { index: shard, total: intent.plan.total, param },
+            attempt: intent.plan.attempt,
+            trigger: intent.trigger,
+            fire_time: intent.fire_time,
+            timezone: spec.timezone().into(),
+            dispatched_at: times.dispatched_at,
+            start_by: times.start_by,
+            timeout_ms: spec.timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
+            lease_ms: u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX),
+            max_deliveries: u64::from(spec.redeliveries) + 1,
+            idempotency_key: format!("{}/{shard}", intent.run),
+        })
+    }
+}
+
+/// When a fire was dispatched, and until when it may start.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Times {
+    pub(super) dispatched_at: DateTime<Utc>,
+    pub(super) start_by: DateTime<Utc>,
+}
+
+/// How the dispatch of one shard went.
+enum One {
+    There,
+    Refused(String),
+    Late,
+    Interrupted,
+}

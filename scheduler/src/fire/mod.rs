@@ -1,0 +1,171 @@
+//! One fire, from its lock to its fired record (ARCHITECTURE, the way of a fire).
+//!
+//! *Invariants.* Nothing is dispatched before the lock is held, and the lock holds the whole
+//! intent. A fire is over when its fired record is stored, not earlier. Only a definite answer of
+//! the server refuses a dispatch; after a time-out it is tried again.
+
+mod complete;
+mod dispatch;
+mod record;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::connection::State;
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+use serde_json::value::RawValue;
+use taskparty_common::fire::{FireId, Intent, Plan, Skipped};
+use taskparty_common::name::Instance;
+use taskparty_common::outcome::Trigger;
+use taskparty_nats::clock::Clock;
+use taskparty_nats::bucket::Buckets;
+use taskparty_nats::connect::Nats;
+use taskparty_nats::fail_point;
+use taskparty_nats::join::Joiner;
+use taskparty_nats::lock::{self, Locks, Take};
+use taskparty_nats::publish::Publisher;
+use taskparty_nats::topology::Topology;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::definition::Definition;
+use crate::registry::Registry;
+
+/// Everything that firing touches. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Firing {
+    pub(crate) buckets: Buckets,
+    pub(crate) joiner: Joiner,
+    pub(crate) locks: Locks,
+    pub(crate) topology: Topology,
+    pub(crate) registry: Registry,
+    pub(crate) clock: Clock,
+    pub(crate) instance: Instance,
+    /// How long an executor holds a dispatch without extending it.
+    pub(crate) lease: Duration,
+    pub(crate) shutdown: CancellationToken,
+}
+
+/// A fire that is to be made.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) id: FireId,
+    pub(crate) run: Uuid,
+    pub(crate) definition: Arc<Definition>,
+    pub(crate) trigger: Trigger,
+    /// The nominal instant, or the trigger's.
+    pub(crate) fire_time: DateTime<Utc>,
+    pub(crate) plan: Plan,
+    pub(crate) skipped: Option<Skipped>,
+    pub(crate) params: Option<Box<RawValue>>,
+    /// How far away the next fire is, for the life of the lock; nothing when there is none.
+    pub(crate) until_next: Option<Duration>,
+    /// Until when the lock is worth taking; later, the fire must be decided again.
+    pub(crate) decided_until: Option<DateTime<Utc>>,
+}
+
+/// How a fire went.
+#[derive(Debug)]
+pub(crate) enum Fire {
+    /// Its fired record is stored.
+    Recorded,
+    /// Somebody else has the lock, with this intent.
+    Held(Box<Held>),
+    /// It is not known to be locked, and must be decided again.
+    Undecided,
+}
+
+/// A lock that was found, and its intent.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) id: FireId,
+    pub(crate) intent: Intent,
+    /// When the server stored it.
+    pub(crate) stored_at: DateTime<Utc>,
+}
+
+impl Firing {
+    pub(crate) fn nats(&self) -> &Nats {
+        self.buckets.nats()
+    }
+
+    pub(crate) fn publisher(&self) -> &Publisher {
+        self.buckets.publisher()
+    }
+
+    /// Takes the lock, and then does what the fire is for.
+    pub(crate) async fn fire(&self, request: Request) -> Fire {
+        let intent = self.intent_of(&request);
+        let Ok(value) = serde_json::to_vec(&intent).map(Bytes::from) else {
+            tracing::error!(fire = %request.id, "The intent of a fire cannot be written; the fire is lost.");
+            return Fire::Undecided;
+        };
+        match self.lock(&request, value).await {
+            Some(Take::Taken { .. }) => {}
+            Some(Take::Held(lock::Held { value, stored_at, .. })) => {
+                return match serde_json::from_slice(&value) {
+                    Ok(intent) => Fire::Held(Box::new(Held { id: request.id, intent, stored_at })),
+                    Err(error) => {
+                        tracing::error!(fire = %request.id, %error, "A lock holds something that is no intent.");
+                        Fire::Undecided
+                    }
+                };
+            }
+            None => return Fire::Undecided,
+        }
+        fail_point!("fire.after_lock");
+        match self.carry_out(&request.id, &intent, &request.definition, &[]).await {
+            true => Fire::Recorded,
+            false => Fire::Undecided,
+        }
+    }
+
+    /// Tries for the lock until there is an answer, the decision is too old, or the node ends.
+    async fn lock(&self, request: &Request, value: Bytes) -> Option<Take> {
+        let key = request.id.lock_key();
+        let life = lock::life(request.until_next);
+        loop {
+            // What is sent while disconnected leaves on reconnect, when it may be too late.
+            if self.nats().client().connection_state() == State::Connected {
+                match self.locks.take(&key, value.clone(), life).await {
+                    Ok(taken) => return Some(taken),
+                    Err(error) => {
+                        tracing::warn!(fire = %key, %error, "A lock is not confirmed; it is tried again.");
+                    }
+                }
+            }
+            let too_old = request.decided_until.is_some_and(|until| self.clock.now() > until);
+            if too_old || self.pause().await.is_err() {
+                return None;
+            }
+        }
+    }
+
+    fn intent_of(&self, request: &Request) -> Intent {
+        let definition = &request.definition;
+        Intent {
+            v: 1,
+            run: request.run,
+            job: definition.spec().id.clone(),
+            revision: definition.revision,
+            since: definition.since(),
+            owner: self.instance.clone(),
+            trigger: request.trigger,
+            fire_time: request.fire_time,
+            planned_at: self.clock.now(),
+            plan: request.plan.clone(),
+            skipped: request.skipped.clone(),
+            definition: definition.json.clone(),
+            params: request.params.clone(),
+        }
+    }
+
+    /// Waits a little before something is tried again; an error when the node ends.
+    async fn pause(&self) -> Result<(), ()> {
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_millis(200)) => Ok(()),
+            () = self.shutdown.cancelled() => Err(()),
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! What a lock's holder does with it: dispatch or not, and the fired record.
+
+use chrono::TimeDelta;
+use taskparty_common::fire::{FireId, Fired, Intent};
+use taskparty_common::outcome::TriggerResult;
+use taskparty_nats::fail_point;
+
+use super::Firing;
+use super::dispatch::{Dispatched, Times};
+use crate::definition::Definition;
+
+/// What became of a fire, and a sentence about it.
+struct Verdict {
+    result: TriggerResult,
+    message: String,
+    times: Option<Times>,
+}
+
+impl Verdict {
+    fn new(result: TriggerResult, message: impl Into<String>) -> Self {
+        Self { result, message: message.into(), times: None }
+    }
+}
+
+impl Firing {
+    /// Carries out `intent` for whoever holds its lock; `done` are the shards that have results
+    /// already. False when the node ended before the fired record was stored.
+    pub(super) async fn carry_out(
+        &self,
+        id: &FireId,
+        intent: &Intent,
+        definition: &Definition,
+        done: &[u32],
+    ) -> bool {
+        let Some(verdict) = self.decide(intent, definition, done).await else { return false };
+        fail_point!("fire.after_dispatch");
+        self.record(id, intent, definition, verdict).await
+    }
+
+    /// Dispatches, unless there is a reason not to. Nothing when the node ended meanwhile.
+    async fn decide(&self, intent: &Intent, definition: &Definition, done: &[u32]) -> Option<Verdict> {
+        if let Some(skipped) = &intent.skipped {
+            return Some(Verdict::new(TriggerResult::Skipped, describe(skipped)));
+        }
+        let spec = definition.spec();
+        let present = self.registry.has(&spec.app, &spec.handler);
+        if !present && spec.no_executor_wait.is_zero() && done.is_empty() {
+            let message = format!("no executor of {}/{} is there", spec.app, spec.handler);
+            return Some(Verdict::new(TriggerResult::NoExecutor, message));
+        }
+        if !self.handler_is_ready(definition).await {
+            return None;
+        }
+        let dispatched_at = self.clock.now();
+        let deadline = TimeDelta::from_std(spec.start_deadline).unwrap_or(TimeDelta::MAX);
+        let start_by = dispatched_at.checked_add_signed(deadline).unwrap_or(dispatched_at);
+        let times = Times { dispatched_at, start_by };
+        let shards = intent.plan.shards().filter(|shard| !done.contains(shard)).collect();
+        Some(match self.dispatch(intent, definition, shards, times).await {
+            Dispatched::All if present || !done.is_empty() => {
+                Verdict { times: Some(times), ..Verdict::new(TriggerResult::Dispatched, "") }
+            }
+            Dispatched::All => {
+                let wait = taskparty_common::duration::format(spec.no_executor_wait);
+                let message = format!(
+                    "no executor of {}/{} is there; it waits for one, for at most {wait}",
+                    spec.app, spec.handler
+                );
+                Verdict { times: Some(times), ..Verdict::new(TriggerResult::Queued, message) }
+            }
+            Dispatched::Refused(reason) => {
+                tracing::error!(job = %spec.id, run = %intent.run, %reason, "A dispatch was refused.");
+                Verdict::new(TriggerResult::Refused, reason)
+            }
+            Dispatched::Late => {
+                let message = "the start deadline passed before it could be dispatched";
+                Verdict { times: Some(times), ..Verdict::new(TriggerResult::Expired, message) }
+            }
+            Dispatched::Interrupted => return None,
+        })
+    }
+
+    /// Waits until the handler's consumer is confirmed: nothing is dispatched before that.
+    async fn handler_is_ready(&self, definition: &Definition) -> bool {
+        let spec = definition.spec();
+        loop {
+            match self.topology.ensure_handler(&spec.app, &spec.handler).await {
+                Ok(()) => return true,
+                Err(error) => {
+                    tracing::warn!(app = %spec.app, handler = %spec.handler, %error, "A handler's consumer cannot be made; it is tried again.");
+                }
+            }
+            if self.pause().await.is_err() {
+                return false;
+            }
+        }
+    }
+
+    /// Records a half-done fire that is too old to be dispatched.
+    pub(super) async fn record_expired(&self, id: &FireId, intent: &Intent, definition: &Definition) -> bool {
+        let message = "it was found half done after its time";
+        self.record(id, intent, definition, Verdict::new(TriggerResult::Expired, message)).await
+    }
+
+    /// Stores the fired record, for as long as that takes.
+    async fn record(
+        &self,
+        id: &FireId,
+        intent: &Intent,
+        definition: &Definition,
+        verdict: Verdict,
+    ) -> bool {
+        let spec = definition.spec();
+        let fired = Fired {
+            v: 1,
+            lock: id.lock_key(),
+            run: intent.run,
+            job: spec.id.clone(),
+            app: spec.app.clone(),
+            handler: spec.handler.clone(),
+            revision: definition.revision,
+            since: definition.since(),
+            owner: intent.owner.clone(),
+            trigger: intent.trigger,
+            result: verdict.result,
+            message: verdict.message,
+            fire_time: intent.fire_time,
+            fired_at: verdict.times.map_or_else(|| self.clock.now(), |times| times.dispatched_at),
+            start_by: verdict.times.map(|times| times.start_by),
+            plan: intent.plan.clone(),
+            skipped: intent.skipped.clone(),
+            definition: definition.json.clone(),
+            params: intent.params.clone(),
+        };
+        self.store_fired(&fired).await
+    }
+
+    /// Stores a fired record, for as long as that takes; false when the node ended meanwhile.
+    pub(crate) async fn store_fired(&self, fired: &Fired) -> bool {
+        let subject = self.nats().names().fired(&fired.app);
+        let Ok(line) = serde_json::to_vec(fired) else {
+            tracing::error!(fire = %fired.lock, "A fired record cannot be written.");
+            return false;
+        };
+        loop {
+            match self.joiner.send(&subject, line.clone()).await {
+                Ok(_) => return true,
+                Err(error) => {
+                    tracing::error!(fire = %fired.lock, %error, "A fired record is not stored; it is tried again.");
+                }
+            }
+            if self.pause().await.is_err() {
+                return false;
+            }
+        }
+    }
+}
+
+fn describe(skipped: &taskparty_common::fire::Skipped) -> String {
+    match skipped.count {
+        1 => format!("skipped: {}", skipped.reason),
+        count => format!("skipped: {}, {count} instants from {}", skipped.reason, skipped.first),
+    }
+}

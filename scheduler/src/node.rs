@@ -1,0 +1,250 @@
+//! A node: the parts that run in one process, started together and ended in order.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use taskparty_common::name::Instance;
+use taskparty_nats::bucket::{Buckets, Watch};
+use taskparty_nats::clock::Clock;
+use taskparty_nats::connect::Nats;
+use taskparty_nats::history::{self, ReadError};
+use taskparty_nats::join::{JoinConfig, Joiner};
+use taskparty_nats::lock::Locks;
+use taskparty_nats::publish::{AskError, Publisher};
+use taskparty_nats::subject::Bucket;
+use taskparty_nats::topology::{Topology, TopologyConfig, TopologyError};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use crate::api::{self, ApiError, ApiParts};
+use crate::consumers;
+use crate::cursor::Keeper;
+use crate::engine::Engine;
+use crate::fire::Firing;
+use crate::jobs::Jobs;
+use crate::log_writer::{LogWriter, LogWriterConfig, LogWriterError};
+use crate::membership::Heartbeat;
+use crate::recover::Recovered;
+use crate::registry::Registry;
+use crate::store::{Store, StoreError};
+use crate::trigger::Triggers;
+
+/// What a node does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// Decides when jobs are due and dispatches them.
+    Scheduler,
+    /// Writes what happened into SQL, and decides what follows.
+    LogWriter,
+    /// Answers requests on the NATS service.
+    Api,
+}
+
+/// How a node is set up.
+#[derive(Debug, Clone)]
+pub struct NodeConfig {
+    /// What it does.
+    pub roles: BTreeSet<Role>,
+    /// Streams, buckets and consumers; and with them the lease of a dispatch.
+    pub topology: TopologyConfig,
+    /// The SQL store, as `sqlite:taskparty.db`. Only the log writer and the API use it.
+    pub store: String,
+    /// The machine's name, for people.
+    pub host: String,
+    /// How long fires that are under way may take when the node ends.
+    pub drain: Duration,
+}
+
+/// Why a node could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// Streams, buckets or consumers.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// What is in NATS could not be read.
+    #[error("the past cannot be read from NATS: {0}")]
+    Read(#[from] ReadError),
+    /// The connection took no request.
+    #[error("NATS takes no requests: {0}")]
+    Ask(#[from] AskError),
+    /// The SQL store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The log writer.
+    #[error(transparent)]
+    LogWriter(#[from] LogWriterError),
+    /// The NATS service.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+}
+
+/// A running node.
+#[derive(Debug)]
+pub struct Node {
+    instance: Instance,
+    store: Option<Store>,
+    jobs: Jobs,
+    registry: Registry,
+    /// Ends what decides; then, when that is over, what records.
+    shutdown: CancellationToken,
+    deciding: TaskTracker,
+    recording_shutdown: CancellationToken,
+    recording: TaskTracker,
+    joiner: Joiner,
+    drain: Duration,
+}
+
+impl Node {
+    /// Makes what is missing in NATS, and starts the parts of the node. They end with `shutdown`;
+    /// [`Node::ended`] waits for that.
+    ///
+    /// # Errors
+    /// [`NodeError`]; then nothing runs.
+    pub async fn start(
+        config: NodeConfig,
+        nats: Nats,
+        clock: Clock,
+        shutdown: CancellationToken,
+    ) -> Result<Self, NodeError> {
+        let lease = config.topology.lease;
+        let topology = Topology::new(nats.clone(), config.topology);
+        topology.create_missing().await?;
+        let publisher = Publisher::start(nats.client()).await?;
+        let buckets = Buckets::new(nats.clone(), publisher.clone());
+        let needs_store = config.roles.contains(&Role::LogWriter) || config.roles.contains(&Role::Api);
+        let store = if needs_store { Some(Store::open(&config.store).await?) } else { None };
+        let node = Self {
+            instance: Instance::fresh(&config.host, Uuid::new_v4()),
+            store,
+            jobs: Jobs::default(),
+            registry: Registry::default(),
+            shutdown,
+            deciding: TaskTracker::new(),
+            recording_shutdown: CancellationToken::new(),
+            recording: TaskTracker::new(),
+            joiner: Joiner::new(publisher, JoinConfig::default()),
+            drain: config.drain,
+        };
+        let parts = Parts { buckets, topology, clock, lease, host: config.host };
+        let started = node.start_roles(&config.roles, &parts).await;
+        if let Err(error) = started {
+            node.shutdown.cancel();
+            node.ended().await;
+            return Err(error);
+        }
+        Ok(node)
+    }
+
+    async fn start_roles(&self, roles: &BTreeSet<Role>, parts: &Parts) -> Result<(), NodeError> {
+        let registry = self.registry.clone().run(parts.buckets.clone(), self.recording_shutdown.clone());
+        self.recording.spawn(registry);
+        if roles.contains(&Role::LogWriter) && let Some(store) = &self.store {
+            self.start_log_writer(parts, store.clone()).await?;
+        }
+        if roles.contains(&Role::Scheduler) {
+            self.start_scheduler(parts).await?;
+        }
+        if roles.contains(&Role::Api) && let Some(store) = &self.store {
+            self.start_api(parts, store.clone()).await?;
+        }
+        Ok(())
+    }
+
+    async fn start_scheduler(&self, parts: &Parts) -> Result<(), NodeError> {
+        let Parts { buckets, topology, clock, lease, host } = parts;
+        let nats = buckets.nats();
+        let jobs_stream = nats.names().bucket_stream(Bucket::Jobs);
+        let jobs_revision = history::stream_info(nats.js(), &jobs_stream).await?.last_seq;
+        let recovered = Recovered::read(buckets, clock).await?;
+        self.registry.ready().await;
+        let firing = Firing {
+            buckets: buckets.clone(),
+            joiner: self.joiner.clone(),
+            locks: Locks::new(buckets.clone()),
+            topology: topology.clone(),
+            registry: self.registry.clone(),
+            clock: clock.clone(),
+            instance: self.instance.clone(),
+            lease: *lease,
+            shutdown: self.shutdown.clone(),
+        };
+        let (report, progress) = watch::channel(None);
+        let keeper = Keeper { buckets: buckets.clone(), instance: self.instance.clone(), progress: progress.clone() };
+        let heartbeat = Heartbeat {
+            buckets: buckets.clone(),
+            instance: self.instance.clone(),
+            host: host.clone(),
+            started_at: clock.now(),
+            progress,
+        };
+        // The watch outlives the shutdown: the engine ends it.
+        let jobs = Watch::start(buckets, Bucket::Jobs, ">", &self.recording_shutdown);
+        let engine = Engine::new(firing.clone(), self.jobs.clone(), recovered, jobs_revision, report);
+        let consumers = consumers::run(topology.clone(), self.registry.clone(), self.shutdown.clone());
+        self.deciding.spawn(engine.run(jobs, self.drain));
+        self.deciding.spawn(Triggers { firing, jobs: self.jobs.clone() }.run());
+        self.deciding.spawn(heartbeat.run(self.shutdown.clone()));
+        self.deciding.spawn(consumers);
+        // After the engine has ended: the last watermark says how far it came.
+        self.recording.spawn(keeper.run(self.recording_shutdown.clone()));
+        Ok(())
+    }
+
+    async fn start_log_writer(&self, parts: &Parts, store: Store) -> Result<(), NodeError> {
+        let _ = (parts, store);
+        Ok(())
+    }
+
+    async fn start_api(&self, parts: &Parts, store: Store) -> Result<(), NodeError> {
+        let Parts { buckets, topology, clock, .. } = parts;
+        let (buckets, topology, clock) = (buckets.clone(), topology.clone(), clock.clone());
+        let parts = ApiParts { buckets, topology, store, clock };
+        Ok(api::start(parts, self.shutdown.clone(), &self.deciding).await?)
+    }
+
+    /// The id under which this node takes part.
+    pub fn instance(&self) -> &Instance {
+        &self.instance
+    }
+
+    /// The jobs that this node fires; empty without the scheduler's role.
+    pub fn jobs(&self) -> &Jobs {
+        &self.jobs
+    }
+
+    /// The live executors.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// The history, for a node that has it.
+    pub fn store(&self) -> Option<&Store> {
+        self.store.as_ref()
+    }
+
+    /// Waits for the shutdown and then until every part has ended: first what decides, then what
+    /// records.
+    pub async fn ended(self) {
+        self.shutdown.cancelled().await;
+        self.deciding.close();
+        self.deciding.wait().await;
+        self.joiner.finish(self.drain).await;
+        self.recording_shutdown.cancel();
+        self.recording.close();
+        self.recording.wait().await;
+        if let Some(store) = self.store {
+            store.close().await;
+        }
+    }
+}
+
+/// What the parts of a node share.
+struct Parts {
+    buckets: Buckets,
+    topology: Topology,
+    clock: Clock,
+    lease: Duration,
+    host: String,
+}

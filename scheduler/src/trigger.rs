@@ -1,0 +1,203 @@
+//! Triggers: fire this job now, whatever its schedule says.
+//!
+//! All schedulers pull from one durable consumer. *Invariants.* A trigger is acked only after its
+//! fired record is stored; one that is delivered again is always completed; one whose id was used
+//! before fires nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use taskparty_common::fire::{FireId, Fired, Plan, TriggerRequest};
+use taskparty_common::outcome::{SkipReason, TriggerResult};
+use taskparty_nats::consume::{Pull, PullConfig, Received};
+use taskparty_nats::lease;
+use taskparty_nats::subject::{Bucket, SCHEDULERS};
+use tokio::sync::Semaphore;
+use tokio_util::task::TaskTracker;
+
+use crate::definition::Definition;
+use crate::fire::{Fire, Firing, Request};
+use crate::jobs::{self, Jobs};
+
+/// Triggers that are fired side by side.
+const ROOM: usize = 256;
+
+/// How long an ack is tried; without it the trigger comes again, and changes nothing.
+const ACK: Duration = Duration::from_secs(5);
+
+/// A key can be told from a new one for at least this long.
+const KEY_LIFE: Duration = Duration::from_secs(7 * 86_400);
+
+/// Fires what is triggered.
+#[derive(Debug, Clone)]
+pub(crate) struct Triggers {
+    pub(crate) firing: Firing,
+    pub(crate) jobs: Jobs,
+}
+
+/// What a trigger comes to.
+enum Decision {
+    Fire(Arc<Definition>, Plan),
+    /// There is no such job any more.
+    JobGone,
+    /// It belongs to a past of the job that is over.
+    Over,
+    /// The job cannot be read now.
+    Unknown,
+}
+
+impl Triggers {
+    /// Pulls and fires triggers until the node ends, then waits for those under way.
+    pub(crate) async fn run(self) {
+        let nats = self.firing.nats().clone();
+        let stream = nats.names().triggers_stream();
+        let mut pull = Pull::new(nats.js(), stream, SCHEDULERS, PullConfig::default());
+        let slots = Arc::new(Semaphore::new(ROOM));
+        let mut reserved = Vec::new();
+        let tasks = TaskTracker::new();
+        let shutdown = self.firing.shutdown.clone();
+        loop {
+            let next = tokio::select! {
+                next = pull.next_slot(&slots, &mut reserved) => next,
+                () = shutdown.cancelled() => break,
+            };
+            let Ok((received, slot)) = next else { break };
+            let triggers = self.clone();
+            tasks.spawn(async move {
+                triggers.handle(received).await;
+                drop(slot);
+            });
+        }
+        for received in pull.stop().await {
+            let _ = lease::nak(self.firing.publisher(), &received.delivery, ACK).await;
+        }
+        tasks.close();
+        tasks.wait().await;
+    }
+
+    async fn handle(&self, received: Received) {
+        let over = match serde_json::from_slice::<TriggerRequest>(&received.message.payload) {
+            Ok(request) => self.fire(request, received.delivery.delivered > 1).await,
+            Err(error) => {
+                tracing::error!(%error, subject = %received.message.subject, "A trigger cannot be read; it is dropped.");
+                true
+            }
+        };
+        let publisher = self.firing.publisher();
+        let acked = match over {
+            true => lease::ack(publisher, &received.delivery, ACK).await,
+            false => lease::nak(publisher, &received.delivery, ACK).await,
+        };
+        if let Err(error) = acked {
+            tracing::warn!(%error, "A trigger is not acked; it comes again and changes nothing.");
+        }
+    }
+
+    /// Fires one trigger; true when it is over.
+    async fn fire(&self, trigger: TriggerRequest, again: bool) -> bool {
+        let id = FireId::trigger(trigger.job.clone(), trigger.id.clone());
+        let (definition, plan) = match self.decide(&trigger).await {
+            Decision::Fire(definition, plan) => (definition, plan),
+            Decision::JobGone => return self.refuse(id, trigger).await,
+            Decision::Over => return true,
+            Decision::Unknown => return false,
+        };
+        let request = Request {
+            id,
+            run: trigger.run,
+            definition,
+            trigger: trigger.trigger,
+            fire_time: trigger.retry.as_ref().map_or(trigger.at, |retry| retry.fire_time),
+            plan,
+            skipped: None,
+            params: trigger.params,
+            until_next: Some(KEY_LIFE / 2),
+            decided_until: None,
+        };
+        match self.firing.fire(request).await {
+            Fire::Recorded => true,
+            // Someone has fired this id before. If that was an earlier delivery of this message,
+            // whoever had it may have died half way.
+            Fire::Held(held) => !again || self.firing.complete(&[&*held]).await,
+            Fire::Undecided => false,
+        }
+    }
+
+    async fn decide(&self, trigger: &TriggerRequest) -> Decision {
+        let current = match self.jobs.get(&trigger.job) {
+            Some(definition) => Some(definition),
+            // It may be too new for the watch.
+            None => match self.read(trigger).await {
+                Ok(found) => found,
+                Err(()) => return Decision::Unknown,
+            },
+        };
+        let Some(current) = current else { return Decision::JobGone };
+        if trigger.since.is_some_and(|since| since != current.since()) {
+            return Decision::Over;
+        }
+        let Some(retry) = &trigger.retry else {
+            let plan = Plan { total: current.spec().shards, only: None, attempt: 1 };
+            return Decision::Fire(current, plan);
+        };
+        match Definition::frozen(&retry.definition, retry.revision, retry.since) {
+            Ok(frozen) => Decision::Fire(Arc::new(frozen), retry.plan.clone()),
+            Err(error) => {
+                tracing::error!(job = %trigger.job, run = %trigger.run, %error, "The definition of a retry cannot be read; today's is used.");
+                Decision::Fire(current, retry.plan.clone())
+            }
+        }
+    }
+
+    async fn read(&self, trigger: &TriggerRequest) -> Result<Option<Arc<Definition>>, ()> {
+        let job = &trigger.job;
+        match self.firing.buckets.get_leader(Bucket::Jobs, job.as_str()).await {
+            Ok(Some(entry)) => {
+                let Some(value) = entry.value else { return Ok(None) };
+                let read = jobs::read(job, entry.revision, &value);
+                Ok(read.inspect_err(|error| tracing::error!(%job, %error, "A stored job cannot be read.")).ok().map(Arc::new))
+            }
+            Ok(None) => Ok(None),
+            Err(error) => {
+                tracing::warn!(%job, %error, "A job cannot be looked up; its trigger waits.");
+                Err(())
+            }
+        }
+    }
+
+    /// Records that the job of a trigger is gone.
+    async fn refuse(&self, id: FireId, trigger: TriggerRequest) -> bool {
+        let now = self.firing.clock.now();
+        let retry = trigger.retry;
+        let plan = Plan { total: 1, only: None, attempt: 1 };
+        let fired = Fired {
+            v: 1,
+            lock: id.lock_key(),
+            run: trigger.run,
+            job: trigger.job,
+            app: trigger.app,
+            handler: trigger.handler,
+            revision: retry.as_ref().map_or(0, |retry| retry.revision),
+            since: retry.as_ref().map_or(trigger.at, |retry| retry.since),
+            owner: self.firing.instance.clone(),
+            trigger: trigger.trigger,
+            result: TriggerResult::Refused,
+            message: "the job is deleted".into(),
+            fire_time: retry.as_ref().map_or(trigger.at, |retry| retry.fire_time),
+            fired_at: now,
+            start_by: None,
+            plan: retry.as_ref().map_or(plan, |retry| retry.plan.clone()),
+            skipped: Some(taskparty_common::fire::Skipped {
+                reason: SkipReason::Deleted,
+                count: 1,
+                first: trigger.at,
+            }),
+            definition: match retry {
+                Some(retry) => retry.definition,
+                None => serde_json::value::RawValue::NULL.to_owned(),
+            },
+            params: trigger.params,
+        };
+        self.firing.store_fired(&fired).await
+    }
+}
