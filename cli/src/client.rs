@@ -18,6 +18,9 @@ use crate::failure::Failure;
 /// Longer than the service takes, so that its own words arrive.
 const PATIENCE: Duration = Duration::from_secs(DEADLINE.as_secs() + 3);
 
+/// How often a refusal is looked for while the answer is waited for.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// A connection to an installation.
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
@@ -53,9 +56,12 @@ impl Client {
         let began = Instant::now();
         let body = serde_json::to_vec(request).map_err(|error| internal(error.to_string()))?;
         let request = Request::new().payload(Bytes::from(body)).timeout(Some(PATIENCE));
-        let message = match self.nats.client().send_request(subject.clone(), request).await {
-            Ok(message) => message,
-            Err(error) => return Err(self.failed(&subject, began, error.kind())),
+        let message = tokio::select! {
+            answer = self.nats.client().send_request(subject.clone(), request) => match answer {
+                Ok(message) => message,
+                Err(error) => return Err(self.failed(error.kind())),
+            },
+            failure = self.denied(&subject, began) => return Err(failure),
         };
         let is_problem = message.headers.as_ref().is_some_and(|headers| headers.get(NATS_SERVICE_ERROR_CODE).is_some());
         if is_problem {
@@ -90,11 +96,18 @@ impl Client {
         }
     }
 
-    fn failed(&self, subject: &str, began: Instant, kind: RequestErrorKind) -> Failure {
-        if let Some(denied) = self.nats.events().denied_since(subject, began) {
-            let detail = format!("NATS refuses this user the right {}: grant it in the server's configuration", denied.action);
-            return Problem::new(Code::Forbidden, detail).into();
+    /// Waits until NATS has refused the request: a refusal comes beside the answer, not as one.
+    async fn denied(&self, subject: &str, began: Instant) -> Failure {
+        loop {
+            if let Some(denied) = self.nats.events().denied_since(subject, began) {
+                let detail = format!("NATS refuses this user the right {}: grant it in the server's configuration", denied.action);
+                return Problem::new(Code::Forbidden, detail).into();
+            }
+            tokio::time::sleep(LOOK).await;
         }
+    }
+
+    fn failed(&self, kind: RequestErrorKind) -> Failure {
         let prefix = self.nats.names().prefix();
         match kind {
             RequestErrorKind::NoResponders => Failure::could_not(format!(

@@ -78,7 +78,7 @@ async fn command(command: Command, config: &Config, env: &Env, output: Output) -
 fn log(command: &Command, config: &Config) -> Result<(), Failure> {
     let quiet = match command {
         Command::Serve(_) => "info,async_nats=warn",
-        Command::Dev(_) => "warn,async_nats=error",
+        Command::Dev(_) => "warn,async_nats=error,taskparty_nats::consume=error",
         _ => "error,async_nats=off,taskparty_nats::connect=off",
     };
     let filter = config.log.as_deref().unwrap_or(quiet);

@@ -120,7 +120,8 @@ async fn get(args: OneRunArgs, config: &Config, output: Output, clock: &Clock) -
 }
 
 fn people(run: &Value, clock: &Clock) -> String {
-    let mut head = Table::new(&["run", text(run, "run")]);
+    let mut head = Table::bare();
+    head.row(["run", text(run, "run")]);
     for field in ["job", "app", "handler", "state", "trigger", "trigger_result", "owner", "lock"] {
         if !text(run, field).is_empty() {
             head.row([field, text(run, field)]);

@@ -10,12 +10,21 @@ use comfy_table::{ContentArrangement, presets};
 pub(crate) struct Table(comfy_table::Table);
 
 impl Table {
-    /// With these columns.
+    /// With these columns. What stands in brackets is shown as it is.
     pub(crate) fn new(head: &[&str]) -> Self {
+        let mut table = Self::bare();
+        table.0.set_header(head.iter().map(|name| match name.split_once('(') {
+            Some((name, rest)) => format!("{}({rest}", name.to_uppercase()),
+            None => name.to_uppercase(),
+        }));
+        table
+    }
+
+    /// Without a head.
+    pub(crate) fn bare() -> Self {
         let mut table = comfy_table::Table::new();
         // As wide as it needs to be: a cell that is broken over lines is of no use to grep.
         table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-        table.set_header(head.iter().map(|name| name.to_uppercase()));
         Self(table)
     }
 

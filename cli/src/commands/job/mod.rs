@@ -103,7 +103,8 @@ async fn get(args: OneJobArgs, config: &Config, output: Output, clock: &Clock) -
 }
 
 fn people(job: &JobView, clock: &Clock) -> String {
-    let mut table = Table::new(&["job", &job.id]);
+    let mut table = Table::bare();
+    table.row(["job", &job.id]);
     table.row(["state", state(job)]);
     table.row(["revision".to_owned(), job.revision.to_string()]);
     if let Some(at) = job.next_fire {
