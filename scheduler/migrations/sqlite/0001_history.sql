@@ -101,8 +101,8 @@ CREATE TABLE outbox (
     shard      INTEGER,
     attempt    INTEGER,
     due_at     INTEGER,
-    created_at INTEGER NOT NULL,
     tries      INTEGER NOT NULL,
+    -- When to try to publish it; 0 until that has failed once.
     next_at    INTEGER NOT NULL
 );
 CREATE INDEX outbox_next ON outbox (next_at);

@@ -3,18 +3,18 @@
 use uuid::Uuid;
 
 /// The id of the alert that a run failed for good.
-pub fn alert(run: Uuid) -> String {
+pub(super) fn alert(run: Uuid) -> String {
     format!("{run}.failed")
 }
 
 /// The id of the alert that messages were set aside, from the sequence of the first.
-pub fn set_aside(seq: u64) -> String {
+pub(super) fn set_aside(seq: u64) -> String {
     format!("set_aside.{seq}")
 }
 
 /// A number in 0..1 for the jitter of a retry: evenly spread over runs and attempts, and the same
 /// each time it is asked for.
-pub fn chance(run: Uuid, shard: u32, attempt: u32) -> f64 {
+pub(super) fn chance(run: Uuid, shard: u32, attempt: u32) -> f64 {
     let (high, low) = run.as_u64_pair();
     let mut x = high ^ low.rotate_left(17) ^ (u64::from(shard) << 32 | u64::from(attempt));
     // SplitMix64's finisher.

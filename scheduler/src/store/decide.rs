@@ -42,9 +42,9 @@ impl Texts {
                 " ON CONFLICT (id) DO NOTHING",
             ),
             outbox: Blocks::insert(
-                "INSERT INTO outbox (id, kind, run, shard, attempt, due_at, created_at, tries, \
-                 next_at) VALUES ",
-                9,
+                "INSERT INTO outbox (id, kind, run, shard, attempt, due_at, tries, next_at) \
+                 VALUES ",
+                8,
                 " ON CONFLICT (id) DO NOTHING",
             ),
             set_aside: Blocks::insert(
@@ -100,11 +100,7 @@ impl Posted {
 
 impl Tx<'_> {
     /// Keeps decisions, to be published after the commit; a decision that waits already is kept once.
-    pub(crate) async fn decide(
-        &mut self,
-        decisions: &[Decision],
-        now: DateTime<Utc>,
-    ) -> Result<(), StoreError> {
+    pub(crate) async fn decide(&mut self, decisions: &[Decision]) -> Result<(), StoreError> {
         let alerts: Vec<&AlertPart> = decisions
             .iter()
             .filter_map(|decision| match decision {
@@ -138,9 +134,8 @@ impl Tx<'_> {
                     .bind(row.shard.map(i64::from))
                     .bind(row.attempt.map(i64::from))
                     .bind(row.due.map(ms))
-                    .bind(ms(now))
                     .bind(0_i64)
-                    .bind(ms(now));
+                    .bind(0_i64);
             }
             query.execute(&mut *self.connection).await?;
         }

@@ -102,7 +102,7 @@ impl Store {
 
     async fn pending(&self, run: Vec<u8>) -> Result<Vec<PendingRow>, StoreError> {
         let rows = sqlx::query(
-            "SELECT id, kind, due_at, tries FROM outbox WHERE run = $1 ORDER BY created_at",
+            "SELECT id, kind, due_at, tries FROM outbox WHERE run = $1 ORDER BY id",
         )
         .bind(run)
         .fetch_all(self.readers())

@@ -188,6 +188,9 @@ pub struct Ending {
     pub code: Option<Code>,
     /// Why, in a sentence.
     pub message: String,
+    /// The sweep has made sure that its dispatch is not in the stream any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub removed: bool,
 }
 
 /// An alert to keep and to publish.

@@ -2,11 +2,11 @@
 
 use chrono::{DateTime, Utc};
 use taskparty_common::dispatch::{Progress, ResultRecord, Started};
-use taskparty_common::fire::Fired;
+use taskparty_common::fire::{Fired, Skipped};
 use taskparty_common::outcome::{Code, Outcome, RunState, SkipReason, TriggerResult};
 
 use super::{Effect, START_SLACK, Setting, after};
-use crate::store::{Attempt, Digest, FiredPart, Note, ProgressPart, Run, SkippedPart};
+use crate::store::{Attempt, Digest, Ending, FiredPart, Note, ProgressPart, Run, SkippedPart};
 
 /// The most late results that are kept of one attempt.
 const MAX_NOTES: usize = 16;
@@ -107,19 +107,33 @@ fn dispatched(
         TriggerResult::Queued => attempt.state = RunState::Waiting,
         // Half done and found late: the dispatch may be there, and may even be at work. The sweep
         // removes it and ends the attempt when nobody has it.
-        TriggerResult::Expired => attempt.start_by = Some(fired.fired_at),
+        TriggerResult::Expired => ending(attempt, Some(Code::StartDeadline), fired),
         TriggerResult::NoExecutor => {
-            end(attempt, Outcome::NotStarted, Some(Code::NoExecutor), &fired.message, fired.fired_at);
+            let code = Some(Code::NoExecutor);
+            end(attempt, Outcome::NotStarted, code, &fired.message, fired.fired_at);
         }
+        // Of several shards some may have been stored before one was refused.
+        TriggerResult::Refused if fired.plan.shards().nth(1).is_some() => ending(attempt, None, fired),
         TriggerResult::Refused => {
             end(attempt, Outcome::NotStarted, None, &fired.message, fired.fired_at);
-            attempt.retryable =
-                fired.skipped.as_ref().is_none_or(|skipped| skipped.reason != SkipReason::Deleted);
         }
     }
-    if attempt.outcome.is_none() {
+    let deleted = |skipped: &Skipped| skipped.reason == SkipReason::Deleted;
+    attempt.retryable = !fired.skipped.as_ref().is_some_and(deleted);
+    if attempt.outcome.is_none() && attempt.ending.is_none() {
         attempt.check_at = Some(start_check(attempt, setting));
     }
+}
+
+/// The sweep is to end this attempt, as soon as it has made sure that nobody can have it.
+fn ending(attempt: &mut Attempt, code: Option<Code>, fired: &Fired) {
+    attempt.check_at = Some(fired.fired_at);
+    attempt.ending = Some(Ending {
+        outcome: Outcome::NotStarted,
+        code,
+        message: fired.message.clone(),
+        removed: false,
+    });
 }
 
 /// When to look at an attempt that has not started.

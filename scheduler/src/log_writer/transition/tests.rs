@@ -261,6 +261,7 @@ fn a_verdict_of_the_sweep_on_what_has_moved_on_changes_nothing() {
         outcome: Outcome::NotStarted,
         code: Some(Code::StartDeadline),
         message: "It had not started in time.".into(),
+        removed: true,
     };
     let verdict = Event::Sweep(Verdict {
         run: run_id(),

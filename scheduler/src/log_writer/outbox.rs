@@ -1,0 +1,184 @@
+//! Publishing decisions.
+//!
+//! *Invariant: an outbox row goes only after the PubAck of its message.* Publishing twice is
+//! harmless: a retry and a next run have trigger ids, and one id fires once; an alert has its id
+//! as message id.
+
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use futures::{FutureExt, StreamExt};
+use serde_json::value::RawValue;
+use taskparty_common::dispatch::Alert;
+use taskparty_common::fire::{FireId, Plan, RetryOf, TriggerRequest};
+use taskparty_common::outcome::Trigger;
+use taskparty_nats::publish::Draft;
+use taskparty_nats::subject::Names;
+use tokio_util::sync::CancellationToken;
+
+use super::Parts;
+use crate::store::{OutboxKind, Posting, StoreError};
+
+/// Rows that are taken at once.
+const ROWS: u32 = 256;
+
+/// Publishes that wait for their PubAcks at once.
+const IN_FLIGHT: usize = 64;
+
+/// How long a publish is tried before its row is put off.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Drains the outbox at the start and whenever something was decided, until `stop`.
+pub(super) async fn run(parts: &Parts, stop: &CancellationToken) {
+    loop {
+        if let Err(error) = drain(parts, stop).await {
+            tracing::debug!(%error, "The outbox could not be read or written; the sweep tries again.");
+        }
+        if stop.run_until_cancelled(parts.decided.notified()).await.is_none() {
+            return;
+        }
+    }
+}
+
+async fn drain(parts: &Parts, stop: &CancellationToken) -> Result<(), StoreError> {
+    while !stop.is_cancelled() {
+        let postings = parts.store.postings(parts.clock.now(), ROWS).await?;
+        if postings.is_empty() {
+            return Ok(());
+        }
+        let whole = postings.len() == ROWS as usize;
+        let mut results = futures::stream::iter(postings)
+            .map(|posting| async move {
+                let error = publish(parts, &posting).await.err();
+                (posting.id, posting.tries, error)
+            })
+            .buffer_unordered(IN_FLIGHT);
+        let (mut done, mut failed) = (Vec::new(), Vec::new());
+        while let Some((id, tries, error)) = results.next().await {
+            match error {
+                None => done.push(id),
+                Some(error) => {
+                    if tries == 0 {
+                        tracing::warn!(id, error, "A decision could not be published; it is tried again.");
+                    }
+                    let wait = TimeDelta::seconds(1 << tries.min(6));
+                    failed.push((id, parts.clock.now() + wait));
+                }
+            }
+        }
+        let none_went = done.is_empty();
+        parts
+            .store
+            .write(move |mut tx| {
+                async move {
+                    tx.posted(&done).await?;
+                    for (id, next_at) in &failed {
+                        tx.put_off(id, *next_at).await?;
+                    }
+                    Ok(())
+                }
+                .boxed()
+            })
+            .await?;
+        if none_went || !whole {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+async fn publish(parts: &Parts, posting: &Posting) -> Result<(), String> {
+    let names = parts.buckets.nats().names();
+    let draft = match posting.kind {
+        OutboxKind::Retry => retry(names, posting),
+        OutboxKind::Next => next(names, posting),
+        OutboxKind::Alert => alert(names, posting),
+    };
+    let draft = draft.ok_or("what it is made of is not in the history")?;
+    match parts.buckets.publisher().publish_within(draft, PATIENCE).await {
+        Ok(_) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// The next attempt of a shard: a delayed trigger with the frozen definition of its run.
+fn retry(names: &Names, posting: &Posting) -> Option<Draft> {
+    let run = posting.run.as_ref()?;
+    let fired = run.fired.as_ref()?;
+    let due = posting.due?;
+    let request = TriggerRequest {
+        v: 1,
+        id: posting.id.clone(),
+        job: run.job.clone(),
+        app: run.app.clone(),
+        handler: fired.handler.clone(),
+        trigger: Trigger::Retry,
+        run: run.id,
+        at: due,
+        by: String::new(),
+        params: fired.params.clone().and_then(|params| RawValue::from_string(params).ok()),
+        retry: Some(RetryOf {
+            revision: fired.revision,
+            since: fired.since,
+            fire_time: fired.fire_time,
+            plan: Plan {
+                total: fired.shards,
+                only: Some(posting.shard),
+                attempt: posting.attempt,
+            },
+            definition: RawValue::from_string(posting.definition.clone()?).ok()?,
+        }),
+        since: None,
+    };
+    let subject = names.delay(&posting.id);
+    let body = serde_json::to_vec(&request).ok()?;
+    Some(Draft::new(subject, body).id(&posting.id).at(due, names.trigger(&run.job)))
+}
+
+/// The next run of a fixed delay.
+fn next(names: &Names, posting: &Posting) -> Option<Draft> {
+    let run = posting.run.as_ref()?;
+    let fired = run.fired.as_ref()?;
+    let due = posting.due?;
+    let id = FireId::trigger(run.job.clone(), posting.id.clone());
+    let request = TriggerRequest {
+        v: 1,
+        id: posting.id.clone(),
+        job: run.job.clone(),
+        app: run.app.clone(),
+        handler: fired.handler.clone(),
+        trigger: Trigger::Schedule,
+        run: id.run(names.prefix(), fired.since.timestamp_millis(), due),
+        at: due,
+        by: String::new(),
+        params: None,
+        retry: None,
+        since: Some(fired.since),
+    };
+    let subject = names.next_delay(&run.job);
+    let body = serde_json::to_vec(&request).ok()?;
+    Some(Draft::new(subject, body).id(&posting.id).at(due, names.trigger(&run.job)))
+}
+
+fn alert(names: &Names, posting: &Posting) -> Option<Draft> {
+    let alert = posting.alert.as_ref()?;
+    let subject = match &alert.job {
+        Some(job) => names.alert(job),
+        None => names.system_alert(),
+    };
+    let body = serde_json::to_vec(&Alert {
+        v: 1,
+        id: alert.id.clone(),
+        kind: alert.kind.clone(),
+        job: alert.job.clone(),
+        run: alert.run,
+        state: alert.state,
+        code: alert.code,
+        message: alert.message.clone(),
+        attempts: alert.attempts,
+        fire_time: alert.fire_time,
+        at: alert.at,
+    })
+    .ok()?;
+    Some(Draft::new(subject, body).id(&alert.id))
+}

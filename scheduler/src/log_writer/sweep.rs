@@ -1,0 +1,135 @@
+//! What never started, never reported, or never came: found and ended, on time.
+//!
+//! *Invariants.*
+//! - *The sweep's "now" is the stored time of the oldest result that is not processed yet*, so an
+//!   outage of SQL, or a long backlog, ends no healthy run.
+//! - *A dispatch is removed from the stream before its attempt is ended*; and where somebody may
+//!   have had it, a lease passes in between, for a result that is on its way.
+
+mod chains;
+mod judge;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+use futures::StreamExt;
+use taskparty_nats::history::{ReadError, consumer_info, message, stream_info};
+use taskparty_nats::subject::LOG_WRITER;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use super::Parts;
+use super::batch::Batch;
+use super::event::Line;
+use super::transition::Event;
+use crate::store::{StoreError, ToCheck};
+
+/// Attempts that one sweep looks at.
+const LOOKS: u32 = 500;
+
+/// Questions to NATS at once.
+const AT_ONCE: usize = 32;
+
+/// How often chains are looked at.
+const CHAINS_EVERY: Duration = Duration::from_secs(10);
+
+/// Why a sweep broke off; the next one tries again.
+#[derive(Debug, thiserror::Error)]
+enum SweepError {
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Sweeps until `stop`.
+pub(super) async fn run(parts: &Parts, stop: &CancellationToken) {
+    let mut ticks = interval(parts.config.sweep_every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut chains_at = Instant::now();
+    let mut failures = 0_u32;
+    while stop.run_until_cancelled(ticks.tick()).await.is_some() {
+        let mut swept = sweep(parts, stop).await;
+        if swept.is_ok() && chains_at.elapsed() >= CHAINS_EVERY.min(parts.config.chain_grace) {
+            chains_at = Instant::now();
+            swept = chains::look(parts, stop).await;
+        }
+        match swept {
+            Ok(()) => failures = 0,
+            Err(error) => {
+                failures += 1;
+                // The first failure may be a passing one; the tenth is worth a word.
+                if failures % 60 == 10 {
+                    tracing::warn!(%error, failures, "Runs that never ended cannot be looked for.");
+                }
+            }
+        }
+    }
+}
+
+async fn sweep(parts: &Parts, stop: &CancellationToken) -> Result<(), SweepError> {
+    parts.decided.notify_one();
+    while !stop.is_cancelled() {
+        let Some(now) = time(parts).await? else { return Ok(()) };
+        let checks = parts.store.to_check(now, LOOKS).await?;
+        if checks.is_empty() {
+            return Ok(());
+        }
+        let whole = checks.len() == LOOKS as usize;
+        let mut lines = Vec::with_capacity(checks.len());
+        let mut judged = futures::stream::iter(checks)
+            .map(|check| async move { (judge::judge(parts, &check, now).await, check) })
+            .buffer_unordered(AT_ONCE);
+        while let Some((verdict, check)) = judged.next().await {
+            match verdict {
+                Ok(verdict) => lines.push(line(check, verdict, now)),
+                Err(error) => {
+                    tracing::debug!(run = %check.run, %error, "An attempt could not be looked at.");
+                }
+            }
+        }
+        let none = lines.is_empty();
+        let written = parts.writer.write(&Batch::new(lines, Vec::new())).await?;
+        if written.decisions > 0 {
+            parts.decided.notify_one();
+        }
+        if none || !whole {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn line(check: ToCheck, verdict: super::transition::Verdict, now: DateTime<Utc>) -> Line {
+    Line {
+        seq: 0,
+        line: 0,
+        subject: String::new(),
+        app: check.app,
+        at: now,
+        raw: Bytes::new(),
+        event: Event::Sweep(verdict),
+    }
+}
+
+/// The time that results have come to; none when it cannot be known now.
+async fn time(parts: &Parts) -> Result<Option<DateTime<Utc>>, ReadError> {
+    let nats = parts.buckets.nats();
+    let stream = nats.names().results_stream();
+    let asked = parts.clock.now();
+    let Some(info) = consumer_info(nats.js(), &stream, LOG_WRITER).await? else { return Ok(None) };
+    parts.status.update(|status| status.pending = info.pending);
+    if info.pending == 0 && info.ack_pending == 0 {
+        return Ok(Some(asked));
+    }
+    let mut oldest = message(nats.js(), &stream, info.ack_floor + 1).await?;
+    if oldest.is_none() {
+        // The oldest may have been removed by age before it was read.
+        let first = stream_info(nats.js(), &stream).await?.first_seq;
+        if first > info.ack_floor {
+            oldest = message(nats.js(), &stream, first).await?;
+        }
+    }
+    Ok(oldest.map(|record| record.stored_at.min(asked)))
+}

@@ -1,0 +1,219 @@
+//! What is to be done with one attempt whose time has come.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
+use taskparty_common::duration;
+use taskparty_common::name::Handler;
+use taskparty_common::outcome::{Code, Outcome, RunState};
+use taskparty_nats::history::{ReadError, Record, consumer_info, delete_message, last_by_subject};
+
+use super::SweepError;
+use crate::log_writer::Parts;
+use crate::log_writer::policy::Policy;
+use crate::log_writer::transition::{Verdict, Watched, What};
+use crate::store::{Attempt, Ending, ToCheck};
+
+/// The shortest time until the next look.
+const SOON: Duration = Duration::from_secs(1);
+
+/// Where a dispatch was found, when it was to be removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Removed {
+    /// It was there, and no executor ever had it.
+    Untouched,
+    /// It was there, and an executor has or had it.
+    Delivered,
+    /// It was not there.
+    Absent,
+}
+
+pub(super) async fn judge(
+    parts: &Parts,
+    check: &ToCheck,
+    now: DateTime<Utc>,
+) -> Result<Verdict, SweepError> {
+    let attempt = &check.attempt;
+    let policy = policy(parts, check).await?;
+    let what = match (&attempt.ending, attempt.state, &check.handler) {
+        (Some(ending), _, _) if ending.removed => What::End(ending.clone()),
+        (_, RunState::Retrying, _) => What::RetryAgain,
+        // Nothing can be said before the fired record.
+        (_, _, None) => What::LookAgain(later(now, parts.config.lease)),
+        (Some(ending), _, Some(handler)) => {
+            let lease = parts.config.lease;
+            remove_and_end(parts, check, handler, now, ending.clone(), lease).await?
+        }
+        (None, RunState::Running, Some(handler)) => {
+            running(parts, check, handler, &policy, now).await?
+        }
+        (None, _, Some(handler)) => not_started(parts, check, handler, &policy, now).await?,
+    };
+    Ok(Verdict {
+        run: check.run,
+        shard: check.shard,
+        attempt: check.number,
+        seen: Watched::of(attempt),
+        what,
+    })
+}
+
+async fn policy(parts: &Parts, check: &ToCheck) -> Result<Arc<Policy>, SweepError> {
+    let Some(digest) = check.definition else { return Ok(Arc::default()) };
+    if let Some(policy) = parts.writer.known_policy(&digest) {
+        return Ok(policy);
+    }
+    let spec = parts.store.definition(&digest).await?;
+    Ok(Arc::new(spec.map_or_else(Policy::default, |spec| Policy::read(&spec))))
+}
+
+/// In the stream, and nobody has said that he has it.
+async fn not_started(
+    parts: &Parts,
+    check: &ToCheck,
+    handler: &Handler,
+    policy: &Policy,
+    now: DateTime<Utc>,
+) -> Result<What, SweepError> {
+    let attempt = &check.attempt;
+    let wait = policy.no_executor_wait;
+    let absent = absent_for(parts, check, handler);
+    let waited = since(attempt.dispatched_at, now);
+    let ending = if attempt.start_by.is_some_and(|start_by| start_by <= now) {
+        let by = attempt.start_by.unwrap_or(now).to_rfc3339_opts(SecondsFormat::Secs, true);
+        not_started_ending(
+            Code::StartDeadline,
+            format!("no executor had started it before its start deadline, {by}"),
+        )
+    } else if absent.is_some_and(|absent| absent >= wait) && waited >= wait {
+        let wait = duration::format(wait);
+        not_started_ending(
+            Code::NoExecutor,
+            format!("there was no executor of {}/{handler} for {wait}", check.app),
+        )
+    } else {
+        let rest = match absent {
+            Some(absent) => wait.saturating_sub(absent.min(waited)),
+            None => wait,
+        };
+        return Ok(What::LookAgain(next_look(attempt, now, rest)));
+    };
+    remove_and_end(parts, check, handler, now, ending, parts.config.lease).await.map_err(Into::into)
+}
+
+fn next_look(attempt: &Attempt, now: DateTime<Utc>, rest: Duration) -> DateTime<Utc> {
+    let soon = later(now, SOON);
+    let at = later(now, rest);
+    let deadline = attempt.start_by.map_or(at, |start_by| later(start_by, SOON * 2));
+    at.min(deadline).max(soon)
+}
+
+fn not_started_ending(code: Code, message: String) -> Ending {
+    Ending { outcome: Outcome::NotStarted, code: Some(code), message, removed: false }
+}
+
+/// At work by the last that was heard.
+async fn running(
+    parts: &Parts,
+    check: &ToCheck,
+    handler: &Handler,
+    policy: &Policy,
+    now: DateTime<Utc>,
+) -> Result<What, SweepError> {
+    let grace = parts.config.lease.saturating_mul(2);
+    let who = check.attempt.instance.as_ref().map_or("its executor".into(), ToString::to_string);
+    let lost = |message: String| Ending {
+        outcome: Outcome::Lost,
+        code: Some(Code::ExecutorLost),
+        message,
+        removed: true,
+    };
+    if let Some(timeout) = policy.timeout {
+        remove(parts, check, handler).await?;
+        let timeout = duration::format(timeout);
+        return Ok(What::End(lost(format!(
+            "no result came from {who} within the timeout of {timeout} and two leases"
+        ))));
+    }
+    let gone = absent_for(parts, check, handler)
+        .is_some_and(|absent| absent >= policy.no_executor_wait.saturating_add(grace));
+    if gone {
+        remove(parts, check, handler).await?;
+        return Ok(What::End(lost(format!(
+            "{who} has gone, and no other executor of {}/{handler} came",
+            check.app
+        ))));
+    }
+    if dispatch(parts, check, handler).await?.is_some() {
+        return Ok(What::LookAgain(later(now, grace)));
+    }
+    // Done, or removed by somebody: a result was stored before, or will never be.
+    Ok(What::EndAt(later(now, grace), lost(format!("{who} gave no result"))))
+}
+
+/// Removes the dispatch; ends the attempt at once when nobody can have it, else in `wait`.
+async fn remove_and_end(
+    parts: &Parts,
+    check: &ToCheck,
+    handler: &Handler,
+    now: DateTime<Utc>,
+    ending: Ending,
+    wait: Duration,
+) -> Result<What, ReadError> {
+    let removed = remove(parts, check, handler).await?;
+    let ending = Ending { removed: true, ..ending };
+    Ok(match removed {
+        Removed::Untouched => What::End(ending),
+        Removed::Delivered | Removed::Absent => What::EndAt(later(now, wait), ending),
+    })
+}
+
+async fn remove(parts: &Parts, check: &ToCheck, handler: &Handler) -> Result<Removed, ReadError> {
+    let nats = parts.buckets.nats();
+    let stream = nats.names().dispatch_stream(&check.app);
+    let Some(found) = dispatch(parts, check, handler).await? else { return Ok(Removed::Absent) };
+    if !delete_message(nats.js(), &stream, found.seq).await? {
+        return Ok(Removed::Absent);
+    }
+    // Asked after the removal: what was not delivered by now never will be.
+    let consumer = consumer_info(nats.js(), &stream, handler.as_str()).await?;
+    let untouched = consumer.is_some_and(|consumer| consumer.delivered < found.seq);
+    Ok(if untouched { Removed::Untouched } else { Removed::Delivered })
+}
+
+/// The attempt's dispatch, as the leader of its stream has it.
+async fn dispatch(
+    parts: &Parts,
+    check: &ToCheck,
+    handler: &Handler,
+) -> Result<Option<Record>, ReadError> {
+    let nats = parts.buckets.nats();
+    let names = nats.names();
+    let stream = names.dispatch_stream(&check.app);
+    let subject = names.dispatch(&check.app, handler, check.run, check.shard, check.number);
+    match last_by_subject(nats.js(), &stream, &subject).await {
+        Err(ReadError::NoStream(_)) => Ok(None),
+        found => found,
+    }
+}
+
+/// For how long there has been no executor of the handler; none while there is one, or while it
+/// is not known.
+fn absent_for(parts: &Parts, check: &ToCheck, handler: &Handler) -> Option<Duration> {
+    if !parts.registry.is_ready() {
+        return None;
+    }
+    parts.registry.absent_since(&check.app, handler).map(|since| since.elapsed())
+}
+
+fn since(at: Option<DateTime<Utc>>, now: DateTime<Utc>) -> Duration {
+    at.and_then(|at| (now - at).to_std().ok()).unwrap_or_default()
+}
+
+fn later(at: DateTime<Utc>, by: Duration) -> DateTime<Utc> {
+    TimeDelta::from_std(by)
+        .ok()
+        .and_then(|by| at.checked_add_signed(by))
+        .unwrap_or(DateTime::<Utc>::MAX_UTC)
+}
