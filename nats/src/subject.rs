@@ -153,6 +153,11 @@ impl Names {
         format!("{}.alert.*", self.prefix)
     }
 
+    /// Alerts about no job: no job can have this name.
+    pub fn system_alert(&self) -> String {
+        format!("{}.alert._system", self.prefix)
+    }
+
     /// A request to stop a run.
     pub fn cancel(&self, app: &App, run: Uuid) -> String {
         format!("{}.cancel.{app}.{run}", self.prefix)
