@@ -12,6 +12,7 @@ use taskparty_common::name::JobId;
 use taskparty_common::schedule::Timing;
 
 use crate::definition::Definition;
+use crate::log_writer::Chain;
 
 /// The jobs, shared. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -20,7 +21,8 @@ pub struct Jobs(Arc<RwLock<Known>>);
 #[derive(Debug, Default)]
 struct Known {
     sound: HashMap<JobId, Arc<Definition>>,
-    /// Those of `sound` with a fixed delay: the log writer looks after their chains.
+    /// Those of `sound` with a fixed delay that are not paused: the log writer looks after their
+    /// chains.
     fixed_delay: HashSet<JobId>,
     broken: BTreeMap<String, String>,
 }
@@ -53,12 +55,10 @@ impl Jobs {
         match read(&id, revision, value) {
             Ok(definition) => {
                 let definition = Arc::new(definition);
-                let timing = definition.spec().schedule.as_ref().map(|schedule| schedule.timing());
-                if matches!(timing, Some(Timing::FixedDelay(_))) {
-                    known.fixed_delay.insert(id.clone());
-                } else {
-                    known.fixed_delay.remove(&id);
-                }
+                match chain_of(&definition) {
+                    Some(_) => known.fixed_delay.insert(id.clone()),
+                    None => known.fixed_delay.remove(&id),
+                };
                 known.sound.insert(id, definition.clone());
                 Change::Saved(definition)
             }
@@ -92,10 +92,11 @@ impl Jobs {
         self.read().broken.iter().map(|(id, error)| (id.clone(), error.clone())).collect()
     }
 
-    /// The jobs with a fixed delay.
-    pub(crate) fn with_fixed_delay(&self) -> Vec<Arc<Definition>> {
+    /// The chains of the jobs with a fixed delay that are not paused.
+    pub(crate) fn chains(&self) -> Vec<Chain> {
         let known = self.read();
-        known.fixed_delay.iter().filter_map(|id| known.sound.get(id).cloned()).collect()
+        let definitions = known.fixed_delay.iter().filter_map(|id| known.sound.get(id));
+        definitions.filter_map(|definition| chain_of(definition)).collect()
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Known> {
@@ -105,6 +106,15 @@ impl Jobs {
     fn write(&self) -> RwLockWriteGuard<'_, Known> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The chain of a job with a fixed delay; nothing while it is paused.
+fn chain_of(definition: &Definition) -> Option<Chain> {
+    let Timing::FixedDelay(delay) = definition.spec().schedule.as_ref()?.timing() else {
+        return None;
+    };
+    let (job, since) = (definition.spec().id.clone(), definition.since());
+    definition.job.meta.paused.is_none().then_some(Chain { job, since, delay: *delay })
 }
 
 /// Reads a stored job, which must be stored under its own id.

@@ -1,10 +1,11 @@
 //! A node: the parts that run in one process, started together and ended in order.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use taskparty_common::name::Instance;
-use taskparty_nats::bucket::{Buckets, Watch};
+use taskparty_nats::bucket::{Buckets, Change, Watch};
 use taskparty_nats::clock::Clock;
 use taskparty_nats::connect::Nats;
 use taskparty_nats::history::{self, ReadError};
@@ -113,7 +114,8 @@ impl Node {
         topology.create_missing().await?;
         let publisher = Publisher::start(nats.client()).await?;
         let buckets = Buckets::new(nats.clone(), publisher.clone());
-        let needs_store = config.roles.contains(&Role::LogWriter) || config.roles.contains(&Role::Api);
+        let needs_store =
+            config.roles.contains(&Role::LogWriter) || config.roles.contains(&Role::Api);
         let store = if needs_store { Some(Store::open(&config.store).await?) } else { None };
         let node = Self {
             instance: Instance::fresh(&config.host, Uuid::new_v4()),
@@ -138,15 +140,22 @@ impl Node {
     }
 
     async fn start_roles(&self, roles: &BTreeSet<Role>, parts: &Parts) -> Result<(), NodeError> {
-        let registry = self.registry.clone().run(parts.buckets.clone(), self.recording_shutdown.clone());
+        let registry =
+            self.registry.clone().run(parts.buckets.clone(), self.recording_shutdown.clone());
         self.recording.spawn(registry);
-        if roles.contains(&Role::LogWriter) && let Some(store) = &self.store {
+        if roles.contains(&Role::LogWriter)
+            && let Some(store) = &self.store
+        {
             self.start_log_writer(parts, store.clone()).await?;
         }
         if roles.contains(&Role::Scheduler) {
             self.start_scheduler(parts).await?;
+        } else if roles.contains(&Role::LogWriter) {
+            self.follow_jobs(parts);
         }
-        if roles.contains(&Role::Api) && let Some(store) = &self.store {
+        if roles.contains(&Role::Api)
+            && let Some(store) = &self.store
+        {
             self.start_api(parts, store.clone()).await?;
         }
         Ok(())
@@ -171,7 +180,11 @@ impl Node {
             shutdown: self.shutdown.clone(),
         };
         let (report, progress) = watch::channel(None);
-        let keeper = Keeper { buckets: buckets.clone(), instance: self.instance.clone(), progress: progress.clone() };
+        let keeper = Keeper {
+            buckets: buckets.clone(),
+            instance: self.instance.clone(),
+            progress: progress.clone(),
+        };
         let heartbeat = Heartbeat {
             buckets: buckets.clone(),
             instance: self.instance.clone(),
@@ -181,8 +194,10 @@ impl Node {
         };
         // The watch outlives the shutdown: the engine ends it.
         let jobs = Watch::start(buckets, Bucket::Jobs, ">", &self.recording_shutdown);
-        let engine = Engine::new(firing.clone(), self.jobs.clone(), recovered, jobs_revision, report);
-        let consumers = consumers::run(topology.clone(), self.registry.clone(), self.shutdown.clone());
+        let engine =
+            Engine::new(firing.clone(), self.jobs.clone(), recovered, jobs_revision, report);
+        let consumers =
+            consumers::run(topology.clone(), self.registry.clone(), self.shutdown.clone());
         self.deciding.spawn(engine.run(jobs, self.drain));
         self.deciding.spawn(Triggers { firing, jobs: self.jobs.clone() }.run());
         self.deciding.spawn(heartbeat.run(self.shutdown.clone()));
@@ -193,8 +208,30 @@ impl Node {
     }
 
     async fn start_log_writer(&self, parts: &Parts, store: Store) -> Result<(), NodeError> {
-        let _ = (parts, store);
+        let jobs = self.jobs.clone();
+        let writer = LogWriter::new(
+            LogWriterConfig::new(self.instance.clone(), parts.lease),
+            parts.buckets.clone(),
+            store,
+            self.registry.clone(),
+            parts.clock.clone(),
+            Arc::new(move || jobs.chains()),
+        );
+        self.recording.spawn(writer.await?.run(self.recording_shutdown.clone()));
         Ok(())
+    }
+
+    /// Keeps the jobs known to a log writer that has no scheduler beside it.
+    fn follow_jobs(&self, parts: &Parts) {
+        let mut watch = Watch::start(&parts.buckets, Bucket::Jobs, ">", &self.recording_shutdown);
+        let jobs = self.jobs.clone();
+        self.recording.spawn(async move {
+            while let Some(change) = watch.next().await {
+                if let Change::Entry(entry) = change {
+                    jobs.take_in(&entry.key, entry.revision, entry.value.as_ref());
+                }
+            }
+        });
     }
 
     async fn start_api(&self, parts: &Parts, store: Store) -> Result<(), NodeError> {

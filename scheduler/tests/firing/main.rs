@@ -1,0 +1,12 @@
+//! Fires against real nats-servers: on time, once, accounted for over stops and edits.
+//! One binary: linking is what takes time.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
+
+mod edits;
+mod many;
+mod misfire;
+mod on_time;
+mod recovery;
+mod rig;
+mod triggers;

@@ -1,0 +1,80 @@
+//! A scheduler goes on where the last one was, and completes what others left half done.
+
+use chrono::TimeDelta;
+use serde_json::json;
+use taskparty_common::fire::{FireId, Intent, Plan};
+use taskparty_common::name::Instance;
+use taskparty_common::outcome::{Trigger, TriggerResult};
+use taskparty_nats::lock::{Locks, Take};
+
+use crate::rig::{Rig, assert_complete, job};
+
+/// The intent of a scheduler that dies right after it took the lock.
+fn intent(
+    job: &taskparty_common::job::Job,
+    revision: u64,
+    at: chrono::DateTime<chrono::Utc>,
+) -> Intent {
+    let id = FireId::at(job.spec.id.clone(), at);
+    Intent {
+        v: 1,
+        run: id.run(&Default::default(), job.meta.since.timestamp_millis(), at),
+        job: job.spec.id.clone(),
+        revision,
+        since: job.meta.since,
+        owner: Instance::new("gone").unwrap(),
+        trigger: Trigger::Schedule,
+        fire_time: at,
+        planned_at: at,
+        plan: Plan { total: 2, only: None, attempt: 1 },
+        skipped: None,
+        definition: serde_json::value::to_raw_value(&job.spec.to_json()).unwrap(),
+        params: None,
+    }
+}
+
+#[tokio::test]
+async fn a_lock_whose_holder_died_is_completed_by_a_live_scheduler_and_by_the_next_one() {
+    let rig = Rig::start().await;
+    let live = rig.scheduler().await;
+    let due = rig.clock.now() + TimeDelta::seconds(1);
+    let at = due.to_rfc3339_opts(chrono::SecondsFormat::Millis, true);
+    let mut spec = job("once", json!({ "at": at }));
+    spec["shards"] = json!(2);
+    let saved = rig.save(spec).await;
+    let due = chrono::SubsecRound::trunc_subsecs(due, 3);
+    let id = FireId::at(saved.spec.id.clone(), due);
+    let value = serde_json::to_vec(&intent(&saved, 1, due)).unwrap();
+    let locks = Locks::new(rig.buckets.clone());
+    let taken = locks.take(&id.lock_key(), value, taskparty_nats::lock::SHORTEST).await.unwrap();
+    assert!(matches!(taken, Take::Taken { .. }));
+    let fired = rig.fired_until(|fired| !fired.is_empty()).await;
+    assert_eq!((fired.len(), fired[0].owner.as_str()), (1, "gone"));
+    assert_eq!(fired[0].result, TriggerResult::Queued);
+    assert_eq!(rig.messages("TASKPARTY_DISPATCH_shop").await, 2);
+    live.stop().await;
+
+    // And now one that nobody alive has tried for.
+    let second = FireId::at(saved.spec.id.clone(), due + TimeDelta::seconds(1));
+    let value = serde_json::to_vec(&intent(&saved, 1, due + TimeDelta::seconds(1))).unwrap();
+    locks.take(&second.lock_key(), value, taskparty_nats::lock::SHORTEST).await.unwrap();
+    let next = rig.scheduler().await;
+    let fired = rig.fired_until(|fired| fired.len() >= 2).await;
+    next.stop().await;
+    assert_eq!((fired.len(), rig.messages("TASKPARTY_DISPATCH_shop").await), (2, 4));
+}
+
+#[tokio::test]
+async fn a_graceful_restart_misses_nothing_and_repeats_nothing() {
+    let rig = Rig::start().await;
+    rig.save(job("tick", json!({ "fixed_rate": "200ms" }))).await;
+    // The first scheduler of all starts at its own now.
+    for round in 1..=5 {
+        let scheduler = rig.scheduler().await;
+        rig.fired_until(|fired| fired.len() >= round * 5).await;
+        scheduler.stop().await;
+    }
+    let fired = rig.fired().await;
+    assert_complete(&fired, TimeDelta::milliseconds(200));
+    assert_eq!(rig.messages("TASKPARTY_DISPATCH_shop").await as usize, fired.len());
+}

@@ -1,0 +1,106 @@
+//! Triggers fire at once or at their time, once for each id, whatever happens to who has them.
+
+use chrono::TimeDelta;
+use serde_json::json;
+use taskparty_common::fire::{FireId, TriggerRequest};
+use taskparty_common::job::Job;
+use taskparty_common::outcome::{SkipReason, Trigger, TriggerResult};
+use taskparty_nats::publish::Draft;
+
+use crate::rig::{Rig, job};
+
+fn request(rig: &Rig, job: &Job, id: &str) -> TriggerRequest {
+    let at = rig.clock.now();
+    let fire = FireId::trigger(job.spec.id.clone(), id);
+    TriggerRequest {
+        v: 1,
+        id: id.into(),
+        job: job.spec.id.clone(),
+        app: job.spec.app.clone(),
+        handler: job.spec.handler.clone(),
+        trigger: Trigger::Manual,
+        run: fire.run(rig.nats.names().prefix(), job.meta.since.timestamp_millis(), at),
+        at,
+        by: "test".into(),
+        params: None,
+        retry: None,
+        since: None,
+    }
+}
+
+async fn send(rig: &Rig, request: &TriggerRequest) {
+    let subject = rig.nats.names().trigger(&request.job);
+    let value = serde_json::to_vec(request).unwrap();
+    rig.buckets.publisher().publish(Draft::new(subject, value)).await.unwrap();
+}
+
+async fn on_demand(rig: &Rig) -> Job {
+    let mut spec = job("demand", json!(null));
+    spec["shards"] = json!(3);
+    rig.save(spec).await
+}
+
+#[tokio::test]
+async fn a_trigger_fires_once_for_its_id() {
+    let rig = Rig::start().await;
+    let scheduler = rig.scheduler().await;
+    let job = on_demand(&rig).await;
+    let first = request(&rig, &job, "one");
+    for _ in 0..3 {
+        send(&rig, &first).await;
+    }
+    let second = request(&rig, &job, "two");
+    send(&rig, &second).await;
+    let fired = rig.fired_until(|fired| fired.iter().any(|fired| fired.run == second.run)).await;
+    scheduler.stop().await;
+    assert_eq!(rig.fired().await.len(), 2);
+    assert_eq!(fired[0].trigger, Trigger::Manual);
+    assert_eq!(rig.messages("TASKPARTY_DISPATCH_shop").await, 6);
+    assert_eq!(rig.messages("TASKPARTY_TRIGGERS").await, 0, "every trigger is acked");
+}
+
+#[tokio::test]
+async fn a_delayed_trigger_fires_at_its_time() {
+    let rig = Rig::start().await;
+    let scheduler = rig.scheduler().await;
+    let job = on_demand(&rig).await;
+    let at = rig.clock.now() + TimeDelta::seconds(2);
+    let request = TriggerRequest { trigger: Trigger::Delayed, at, ..request(&rig, &job, "later") };
+    let names = rig.nats.names();
+    let value = serde_json::to_vec(&request).unwrap();
+    let draft = Draft::new(names.delay("later"), value).at(at, names.trigger(&job.spec.id));
+    rig.buckets.publisher().publish(draft).await.unwrap();
+    let fired = rig.fired_until(|fired| !fired.is_empty()).await;
+    scheduler.stop().await;
+    assert!(fired[0].fired_at >= at);
+    assert_eq!((fired[0].run, fired[0].trigger), (request.run, Trigger::Delayed));
+    assert_eq!(rig.messages("TASKPARTY_TRIGGERS").await, 0, "the schedule is gone");
+}
+
+#[tokio::test]
+async fn a_trigger_of_a_job_that_is_gone_is_refused_on_record() {
+    let rig = Rig::start().await;
+    let scheduler = rig.scheduler().await;
+    let job = Job::new(crate::rig::checked(job("never", json!(null))), rig.clock.now(), "test");
+    send(&rig, &request(&rig, &job, "one")).await;
+    let fired = rig.fired_until(|fired| !fired.is_empty()).await;
+    scheduler.stop().await;
+    assert_eq!(fired[0].result, TriggerResult::Refused);
+    assert_eq!(fired[0].skipped.as_ref().map(|s| s.reason), Some(SkipReason::Deleted));
+}
+
+#[tokio::test]
+async fn what_is_no_trigger_is_dropped_and_harms_no_other() {
+    let rig = Rig::start().await;
+    let scheduler = rig.scheduler().await;
+    let job = on_demand(&rig).await;
+    let subject = rig.nats.names().trigger(&job.spec.id);
+    for garbage in ["", "{", "null", "{\"v\":1}"] {
+        rig.buckets.publisher().publish(Draft::new(subject.clone(), garbage)).await.unwrap();
+    }
+    send(&rig, &request(&rig, &job, "one")).await;
+    let fired = rig.fired_until(|fired| !fired.is_empty()).await;
+    scheduler.stop().await;
+    assert_eq!(fired.len(), 1);
+    assert_eq!(rig.messages("TASKPARTY_TRIGGERS").await, 0);
+}
