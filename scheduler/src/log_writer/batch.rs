@@ -277,7 +277,9 @@ fn stranger(known: Option<&Run>, line: &Line) -> Option<String> {
         return Some(format!("the run is of app {}, not of {}", run.app, line.app));
     }
     match line.event.job() {
-        Some(job) if *job != run.job => Some(format!("the run is of job {}, not of {job}", run.job)),
+        Some(job) if *job != run.job => {
+            Some(format!("the run is of job {}, not of {job}", run.job))
+        }
         _ => None,
     }
 }

@@ -82,7 +82,11 @@ pub(super) fn read(
         });
     };
     let Some((kind, app)) = kind_of(names, subject) else {
-        return refuse(0, payload, "the subject is none of fired, started, progress, result".into());
+        return refuse(
+            0,
+            payload,
+            "the subject is none of fired, started, progress, result".into(),
+        );
     };
     for (line, raw) in (0_u32..).zip(payload.split(|byte| *byte == b'\n')) {
         if raw.iter().all(u8::is_ascii_whitespace) {
@@ -200,7 +204,8 @@ mod tests {
 
     #[test]
     fn a_strange_subject_is_set_aside() {
-        for subject in ["taskparty.finished.orders", "other.started.orders", "taskparty.started._x"] {
+        for subject in ["taskparty.finished.orders", "other.started.orders", "taskparty.started._x"]
+        {
             assert_eq!(read_all(subject, "{}").1.len(), 1, "{subject}");
         }
     }

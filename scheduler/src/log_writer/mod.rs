@@ -132,7 +132,9 @@ pub struct LogWriter {
 
 impl std::fmt::Debug for LogWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LogWriter").field("instance", &self.candidate.instance).finish_non_exhaustive()
+        f.debug_struct("LogWriter")
+            .field("instance", &self.candidate.instance)
+            .finish_non_exhaustive()
     }
 }
 

@@ -2,11 +2,12 @@
 //!
 //! *Invariant: an outbox row goes only after the PubAck of its message.* Publishing twice is
 //! harmless: a retry and a next run have trigger ids, and one id fires once; an alert has its id
-//! as message id.
+//! as message id. The message id of a trigger has its due time too: one that is triggered again
+//! must not be taken for a repetition.
 
 use std::time::Duration;
 
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 use futures::{FutureExt, StreamExt};
 use serde_json::value::RawValue;
 use taskparty_common::dispatch::Alert;
@@ -59,7 +60,11 @@ async fn drain(parts: &Parts, stop: &CancellationToken) -> Result<(), StoreError
                 None => done.push(id),
                 Some(error) => {
                     if tries == 0 {
-                        tracing::warn!(id, error, "A decision could not be published; it is tried again.");
+                        tracing::warn!(
+                            id,
+                            error,
+                            "A decision could not be published; it is tried again."
+                        );
                     }
                     let wait = TimeDelta::seconds(1 << tries.min(6));
                     failed.push((id, parts.clock.now() + wait));
@@ -101,6 +106,10 @@ async fn publish(parts: &Parts, posting: &Posting) -> Result<(), String> {
     }
 }
 
+fn message_id(posting: &Posting, due: DateTime<Utc>) -> String {
+    format!("{}@{}", posting.id, due.timestamp_millis())
+}
+
 /// The next attempt of a shard: a delayed trigger with the frozen definition of its run.
 fn retry(names: &Names, posting: &Posting) -> Option<Draft> {
     let run = posting.run.as_ref()?;
@@ -121,18 +130,14 @@ fn retry(names: &Names, posting: &Posting) -> Option<Draft> {
             revision: fired.revision,
             since: fired.since,
             fire_time: fired.fire_time,
-            plan: Plan {
-                total: fired.shards,
-                only: Some(posting.shard),
-                attempt: posting.attempt,
-            },
+            plan: Plan { total: fired.shards, only: Some(posting.shard), attempt: posting.attempt },
             definition: RawValue::from_string(posting.definition.clone()?).ok()?,
         }),
         since: None,
     };
     let subject = names.delay(&posting.id);
     let body = serde_json::to_vec(&request).ok()?;
-    Some(Draft::new(subject, body).id(&posting.id).at(due, names.trigger(&run.job)))
+    Some(Draft::new(subject, body).id(message_id(posting, due)).at(due, names.trigger(&run.job)))
 }
 
 /// The next run of a fixed delay.
@@ -157,7 +162,7 @@ fn next(names: &Names, posting: &Posting) -> Option<Draft> {
     };
     let subject = names.next_delay(&run.job);
     let body = serde_json::to_vec(&request).ok()?;
-    Some(Draft::new(subject, body).id(&posting.id).at(due, names.trigger(&run.job)))
+    Some(Draft::new(subject, body).id(message_id(posting, due)).at(due, names.trigger(&run.job)))
 }
 
 fn alert(names: &Names, posting: &Posting) -> Option<Draft> {

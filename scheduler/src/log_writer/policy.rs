@@ -43,9 +43,8 @@ impl Policy {
     /// Reads a definition's text. One that this version cannot read gives the default: the run
     /// happened, and its history must not be lost for it.
     pub fn read(definition: &str) -> Self {
-        let spec = serde_json::from_str(definition)
-            .map_err(|error| error.to_string())
-            .and_then(|value| {
+        let spec =
+            serde_json::from_str(definition).map_err(|error| error.to_string()).and_then(|value| {
                 JobSpec::from_json(&value, Unknown::Ignore).map_err(|error| error.to_string())
             });
         match spec {

@@ -90,7 +90,9 @@ impl Candidate {
                     tracing::info!(instance = %self.instance, "Another log writer is active; this one stands by.");
                 }
                 Ok(None) => {}
-                Err(error) => tracing::debug!(%error, "The log writer's lease could not be looked at."),
+                Err(error) => {
+                    tracing::debug!(%error, "The log writer's lease could not be looked at.")
+                }
             }
         }
     }
@@ -148,13 +150,8 @@ impl Candidate {
     async fn renew(&self, term: &mut Term) -> bool {
         loop {
             let asked = Uptime::now();
-            let put = self.buckets.put_if(
-                Bucket::Cursors,
-                LEASE_KEY,
-                term.revision,
-                self.holder(),
-                None,
-            );
+            let put =
+                self.buckets.put_if(Bucket::Cursors, LEASE_KEY, term.revision, self.holder(), None);
             let error = match timeout(term.until.left(), put).await {
                 Ok(Ok(Swap::Done { revision })) => {
                     *term = Term { revision, until: asked.plus(WRITES_FOR) };

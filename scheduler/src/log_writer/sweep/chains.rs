@@ -32,10 +32,7 @@ pub(super) async fn look(parts: &Parts, stop: &CancellationToken) -> Result<(), 
     if broken.is_empty() {
         return Ok(());
     }
-    parts
-        .store
-        .write(move |mut tx| async move { tx.decide(&broken).await }.boxed())
-        .await?;
+    parts.store.write(move |mut tx| async move { tx.decide(&broken).await }.boxed()).await?;
     parts.decided.notify_one();
     Ok(())
 }

@@ -90,8 +90,7 @@ fn dispatched(
     setting: &Setting<'_>,
     effect: &mut Effect,
 ) {
-    let attempt =
-        run.attempts.entry(key).or_insert_with(|| Attempt::new(RunState::Dispatched));
+    let attempt = run.attempts.entry(key).or_insert_with(|| Attempt::new(RunState::Dispatched));
     if attempt.dispatched_at.is_some() {
         return;
     }
@@ -113,7 +112,9 @@ fn dispatched(
             end(attempt, Outcome::NotStarted, code, &fired.message, fired.fired_at);
         }
         // Of several shards some may have been stored before one was refused.
-        TriggerResult::Refused if fired.plan.shards().nth(1).is_some() => ending(attempt, None, fired),
+        TriggerResult::Refused if fired.plan.shards().nth(1).is_some() => {
+            ending(attempt, None, fired)
+        }
         TriggerResult::Refused => {
             end(attempt, Outcome::NotStarted, None, &fired.message, fired.fired_at);
         }
@@ -184,11 +185,8 @@ pub(super) fn started(
 pub(super) fn progress(run: &mut Run, progress: &Progress, effect: &mut Effect) {
     let key = (progress.shard, progress.attempt);
     let Some(attempt) = run.attempts.get_mut(&key) else { return };
-    let part = ProgressPart {
-        done: progress.done,
-        total: progress.total,
-        note: progress.note.clone(),
-    };
+    let part =
+        ProgressPart { done: progress.done, total: progress.total, note: progress.note.clone() };
     if attempt.outcome.is_none() && attempt.progress.as_ref() != Some(&part) {
         attempt.progress = Some(part);
         effect.attempts.insert(key);

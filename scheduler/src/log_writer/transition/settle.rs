@@ -36,9 +36,8 @@ pub(super) fn settle(run: &mut Run, setting: &Setting<'_>, effect: &mut Effect) 
         Some(last) => run.attempts.get(&(shard, *last)).map(|attempt| attempt.state),
         None => None,
     };
-    run.state = RunState::of_shards(
-        (0..shards).map(|shard| state(shard).unwrap_or(RunState::Dispatched)),
-    );
+    run.state =
+        RunState::of_shards((0..shards).map(|shard| state(shard).unwrap_or(RunState::Dispatched)));
     if run.state.is_terminal() {
         finish(run, setting, effect);
     }

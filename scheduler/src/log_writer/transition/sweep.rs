@@ -78,14 +78,13 @@ pub(super) fn apply(run: &mut Run, verdict: &Verdict, setting: &Setting<'_>, eff
             effect.touch(key);
         }
         What::RetryAgain => {
-            let due = attempt.due_at.unwrap_or(setting.now);
             attempt.check_at = setting.now.checked_add_signed(RETRY_AGAIN_AFTER);
             effect.attempts.insert(key);
             effect.decisions.push(Decision::Retry {
                 run: verdict.run,
                 shard: verdict.shard,
                 attempt: verdict.attempt,
-                due,
+                due: setting.now,
             });
         }
     }

@@ -187,12 +187,8 @@ fn a_later_result_of_an_attempt_is_a_note() {
     if let Event::Result(result) = &mut other {
         result.instance = Instance::new("e2").unwrap();
     }
-    let events = [
-        fired(1, TriggerResult::Dispatched),
-        ended(0, 1, Outcome::TimedOut),
-        other.clone(),
-        other,
-    ];
+    let events =
+        [fired(1, TriggerResult::Dispatched), ended(0, 1, Outcome::TimedOut), other.clone(), other];
     let (run, decisions) = after_all(&events, &policy(0));
     assert_eq!(run.state, RunState::TimedOut);
     let attempt = &run.attempts[&(0, 1)];
@@ -238,10 +234,8 @@ fn a_skipped_run_is_at_its_end_at_once_and_alerts_nobody() {
 #[test]
 fn a_chain_goes_on_from_runs_of_its_schedule_alone() {
     let chain = Policy { fixed_delay: Some(Duration::from_secs(5)), ..policy(0) };
-    let (_, decisions) = after_all(
-        &[fired(1, TriggerResult::Dispatched), ended(0, 1, Outcome::Succeeded)],
-        &chain,
-    );
+    let (_, decisions) =
+        after_all(&[fired(1, TriggerResult::Dispatched), ended(0, 1, Outcome::Succeeded)], &chain);
     assert_eq!(decisions, [Decision::Next { run: run_id(), due: at(6000) }]);
     let Event::Fired(mut manual, digest) = fired(1, TriggerResult::Dispatched) else {
         unreachable!()
@@ -277,6 +271,28 @@ fn a_verdict_of_the_sweep_on_what_has_moved_on_changes_nothing() {
 }
 
 #[test]
+fn a_retry_that_never_fired_is_triggered_again_with_the_same_id() {
+    let policy = policy(1);
+    let events = [fired(1, TriggerResult::Dispatched), ended(0, 1, Outcome::Failed)];
+    let (mut run, _) = after_all(&events, &policy);
+    let retry = &run.attempts[&(0, 2)];
+    assert_eq!(retry.check_at, retry.due_at.map(|due| due + RETRY_AGAIN_AFTER));
+    let verdict = Verdict {
+        run: run_id(),
+        shard: 0,
+        attempt: 2,
+        seen: Watched::of(retry),
+        what: What::RetryAgain,
+    };
+    let now = at(90_000);
+    let setting = Setting { now, policy: &policy, lease: LEASE };
+    let effect = apply(&mut run, &Event::Sweep(verdict), &setting);
+    let again = Decision::Retry { run: run_id(), shard: 0, attempt: 2, due: now };
+    assert_eq!(effect.decisions, [again]);
+    assert_eq!(run.attempts[&(0, 2)].check_at, Some(now + RETRY_AGAIN_AFTER));
+}
+
+#[test]
 fn a_redelivered_attempt_is_watched_anew() {
     let policy = policy(0);
     let events = [fired(1, TriggerResult::Dispatched), started(0, 1, 1)];
@@ -306,12 +322,13 @@ fn histories() -> impl Strategy<Value = Vec<Vec<Outcome>>> {
         Just(Outcome::Lost),
         Just(Outcome::NotStarted)
     ];
-    let shard = (prop::collection::vec(failure, 0..4), any::<bool>()).prop_map(|(mut all, good)| {
-        if good || all.is_empty() {
-            all.push(Outcome::Succeeded);
-        }
-        all
-    });
+    let shard =
+        (prop::collection::vec(failure, 0..4), any::<bool>()).prop_map(|(mut all, good)| {
+            if good || all.is_empty() {
+                all.push(Outcome::Succeeded);
+            }
+            all
+        });
     prop::collection::vec(shard, 1..4)
 }
 
@@ -332,11 +349,7 @@ fn shuffled() -> impl Strategy<Value = (Vec<Vec<Outcome>>, Vec<Event>)> {
             }
         }
         let count = events.len();
-        (
-            Just(shards),
-            Just(events),
-            prop::collection::vec(0..count, 0..count),
-        )
+        (Just(shards), Just(events), prop::collection::vec(0..count, 0..count))
             .prop_map(|(shards, mut events, again)| {
                 let more: Vec<Event> = again.iter().map(|n| events[*n].clone()).collect();
                 events.extend(more);

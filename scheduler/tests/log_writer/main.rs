@@ -1,0 +1,10 @@
+//! The log writer on a real nats-server and a real SQLite file.
+//! One binary: linking is what takes time.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
+
+mod decisions;
+mod outage;
+mod rig;
+mod sweep;
+mod writers;
