@@ -63,10 +63,17 @@ impl Client {
             },
             failure = self.denied(&subject, began) => return Err(failure),
         };
-        let is_problem = message.headers.as_ref().is_some_and(|headers| headers.get(NATS_SERVICE_ERROR_CODE).is_some());
+        let is_problem = message
+            .headers
+            .as_ref()
+            .is_some_and(|headers| headers.get(NATS_SERVICE_ERROR_CODE).is_some());
         if is_problem {
-            let problem: Problem = serde_json::from_slice(&message.payload)
-                .unwrap_or_else(|_| Problem::new(Code::Internal, "the service answered with an error that cannot be read"));
+            let problem: Problem = serde_json::from_slice(&message.payload).unwrap_or_else(|_| {
+                Problem::new(
+                    Code::Internal,
+                    "the service answered with an error that cannot be read",
+                )
+            });
             return Err(problem.into());
         }
         serde_json::from_slice(&message.payload).map_err(|error| {
@@ -100,7 +107,10 @@ impl Client {
     async fn denied(&self, subject: &str, began: Instant) -> Failure {
         loop {
             if let Some(denied) = self.nats.events().denied_since(subject, began) {
-                let detail = format!("NATS refuses this user the right {}: grant it in the server's configuration", denied.action);
+                let detail = format!(
+                    "NATS refuses this user the right {}: grant it in the server's configuration",
+                    denied.action
+                );
                 return Problem::new(Code::Forbidden, detail).into();
             }
             tokio::time::sleep(LOOK).await;
@@ -117,9 +127,11 @@ impl Client {
                 "the node did not answer within {} s: look at its log; what was asked may have been done",
                 PATIENCE.as_secs()
             )),
-            RequestErrorKind::MaxPayloadExceeded => {
-                Problem::new(Code::TooLarge, "the request is larger than the NATS server takes (max_payload)").into()
-            }
+            RequestErrorKind::MaxPayloadExceeded => Problem::new(
+                Code::TooLarge,
+                "the request is larger than the NATS server takes (max_payload)",
+            )
+            .into(),
             _ => Failure::could_not("the connection to NATS broke off: try again"),
         }
     }

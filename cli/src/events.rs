@@ -46,7 +46,9 @@ impl Events {
         let mut subscribers = Vec::new();
         for subject in [names.fired_all(), names.result_all(), names.alert_all()] {
             let subscriber = nats.client().subscribe(subject).await;
-            subscribers.push(subscriber.map_err(|error| Failure::could_not(format!("cannot listen to events: {error}")))?);
+            subscribers.push(subscriber.map_err(|error| {
+                Failure::could_not(format!("cannot listen to events: {error}"))
+            })?);
         }
         Ok(Self {
             messages: select_all(subscribers),
@@ -89,7 +91,13 @@ pub(crate) fn line(event: &Event, colour: Colour) -> String {
         Event::Fired(fired) => {
             let again = fired.trigger == Trigger::Retry;
             let kind = if again { "retry" } else { "fired" };
-            (fired.fired_at, kind, fired.job.to_string(), style_of_trigger(fired.result), fired_text(fired))
+            (
+                fired.fired_at,
+                kind,
+                fired.job.to_string(),
+                style_of_trigger(fired.result),
+                fired_text(fired),
+            )
         }
         Event::Result(result) => {
             let text = result_text(result);
@@ -166,6 +174,7 @@ fn result_text(result: &ResultRecord) -> String {
 }
 
 fn one_line(text: &str) -> String {
-    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(160).collect();
+    let line: String =
+        text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(160).collect();
     line.trim_end().to_owned()
 }

@@ -49,11 +49,17 @@ fn run(cli: Cli, env: &Env, output: Output) -> commands::Outcome {
     log(&cli.command, &config)?;
     fail_points(env)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::could_not(format!("threads cannot be started: {error}")))?;
+    let runtime = runtime
+        .map_err(|error| Failure::could_not(format!("threads cannot be started: {error}")))?;
     runtime.block_on(command(cli.command, &config, env, output))
 }
 
-async fn command(command: Command, config: &Config, env: &Env, output: Output) -> commands::Outcome {
+async fn command(
+    command: Command,
+    config: &Config,
+    env: &Env,
+    output: Output,
+) -> commands::Outcome {
     let clock = Clock::system();
     match command {
         Command::Dev(args) => {
@@ -63,9 +69,13 @@ async fn command(command: Command, config: &Config, env: &Env, output: Output) -
         Command::Serve(_) => commands::serve::run(config, &clock).await,
         Command::Job(command) => commands::job::run(command, config, output, &clock).await,
         Command::Run(command) => commands::run::run(command, config, output, &clock).await,
-        Command::Executor(ExecutorCommand::List) => commands::live::executors(config, output, &clock).await,
+        Command::Executor(ExecutorCommand::List) => {
+            commands::live::executors(config, output, &clock).await
+        }
         Command::Executor(ExecutorCommand::Drain(_)) => Err(Failure::not_yet("executor drain")),
-        Command::Scheduler(SchedulerCommand::List) => commands::live::schedulers(config, output, &clock).await,
+        Command::Scheduler(SchedulerCommand::List) => {
+            commands::live::schedulers(config, output, &clock).await
+        }
         Command::Topology(command) => commands::topology::run(command, config, output).await,
         Command::Config => commands::config::run(config, output),
         Command::Doctor(args) => commands::doctor::run(args, config, output, &clock).await,
@@ -82,16 +92,24 @@ fn log(command: &Command, config: &Config) -> Result<(), Failure> {
         _ => "error,async_nats=off,taskparty_nats::connect=off",
     };
     let filter = config.log.as_deref().unwrap_or(quiet);
-    let filter = EnvFilter::try_new(filter)
-        .map_err(|error| Failure::invalid(format!("log: {filter:?} is no filter ({error}); write info, or taskparty_scheduler=debug,warn")))?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    let filter = EnvFilter::try_new(filter).map_err(|error| {
+        Failure::invalid(format!(
+            "log: {filter:?} is no filter ({error}); write info, or taskparty_scheduler=debug,warn"
+        ))
+    })?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
     Ok(())
 }
 
 #[cfg(feature = "failpoints")]
 fn fail_points(env: &Env) -> Result<(), Failure> {
     match env.text("TASKPARTY_FAIL_POINTS") {
-        Some(rules) => taskparty_nats::failpoint::set(&rules).map_err(|error| Failure::invalid(error.to_string())),
+        Some(rules) => taskparty_nats::failpoint::set(&rules)
+            .map_err(|error| Failure::invalid(error.to_string())),
         None => Ok(()),
     }
 }
@@ -99,7 +117,9 @@ fn fail_points(env: &Env) -> Result<(), Failure> {
 #[cfg(not(feature = "failpoints"))]
 fn fail_points(env: &Env) -> Result<(), Failure> {
     if env.text("TASKPARTY_FAIL_POINTS").is_some() {
-        return Err(Failure::invalid("TASKPARTY_FAIL_POINTS is set, and this build has no fail points"));
+        return Err(Failure::invalid(
+            "TASKPARTY_FAIL_POINTS is set, and this build has no fail points",
+        ));
     }
     Ok(())
 }

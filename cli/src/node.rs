@@ -29,7 +29,12 @@ pub(crate) struct Plan {
 }
 
 /// Starts a node; it ends with `shutdown`.
-pub(crate) async fn start(plan: Plan, nats: Nats, clock: Clock, shutdown: CancellationToken) -> Result<Node, Failure> {
+pub(crate) async fn start(
+    plan: Plan,
+    nats: Nats,
+    clock: Clock,
+    shutdown: CancellationToken,
+) -> Result<Node, Failure> {
     let config = NodeConfig {
         roles: plan.roles,
         topology: TopologyConfig::default(),

@@ -11,7 +11,10 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 
 /// The folders that a `dev` without `--data` makes.
 fn left_behind(folder: &Path) -> Vec<String> {
-    let names = std::fs::read_dir(folder).unwrap().flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let names = std::fs::read_dir(folder)
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned());
     names.filter(|name| name.starts_with("taskparty-")).collect()
 }
 
@@ -20,8 +23,10 @@ async fn the_demo_shows_everything_once_and_all_is_well() {
     let desk = Desk::new();
     let mut command = desk.command(&["dev", "--demo", "--demo-exit"]);
     command.env("TMPDIR", desk.dir.path());
-    let output = tokio::time::timeout(Duration::from_secs(180), command.output()).await.unwrap().unwrap();
-    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let output =
+        tokio::time::timeout(Duration::from_secs(180), command.output()).await.unwrap().unwrap();
+    let (stdout, stderr) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{stdout}\n{stderr}");
     assert!(stdout.contains("demo: all is well"), "{stdout}\n{stderr}");
     assert!(stdout.contains("100000 of 100000 settled, 0 more than once"), "{stdout}");

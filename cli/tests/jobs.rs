@@ -7,28 +7,42 @@ use support::{Rig, job};
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_is_applied_shown_paused_resumed_and_deleted() {
     let rig = Rig::start().await;
-    rig.desk.file("job.yaml", &job("nightly", "title: 每日对账\nschedule: {cron: '0 0 2 * * ?'}\n"));
+    rig.desk
+        .file("job.yaml", &job("nightly", "title: 每日对账\nschedule: {cron: '0 0 2 * * ?'}\n"));
     let apply = ["job", "apply", "-f", "job.yaml"];
     let dry = rig.run(&[&apply[..], &["--dry-run"]].concat()).await.exits(4);
     assert!(dry.stdout.contains("would create nightly"), "{dry:#?}");
     rig.run(&["job", "get", "nightly"]).await.exits(1).says("no job");
 
     let created = rig.run(&apply).await.exits(0).says("timezone");
-    assert!(created.stdout.contains("created nightly") && created.stdout.contains("fires next"), "{created:#?}");
+    assert!(
+        created.stdout.contains("created nightly") && created.stdout.contains("fires next"),
+        "{created:#?}"
+    );
     rig.run(&[&apply[..], &["--dry-run"]].concat()).await.exits(0);
     let list = rig.run(&["job", "ls", "-o", "json"]).await.exits(0).json();
     assert_eq!(list["items"][0]["id"], "nightly");
     assert_eq!(list["items"][0]["meta"]["updated_by"], "ada@desk");
     assert_eq!(list["items"][0]["spec"]["title"], "每日对账");
 
-    let paused = rig.run(&["job", "pause", "nightly", "--reason", "holiday", "-o", "json"]).await.exits(0).json();
+    let paused = rig
+        .run(&["job", "pause", "nightly", "--reason", "holiday", "-o", "json"])
+        .await
+        .exits(0)
+        .json();
     assert_eq!((&paused["changed"], &paused["confirmed"]), (&true.into(), &true.into()));
     // What an operator has stopped, a file does not start.
     rig.run(&apply).await.exits(0);
     let job = rig.run(&["job", "get", "nightly", "-o", "json"]).await.exits(0).json();
-    assert_eq!((&job["paused"], &job["meta"]["paused"]["reason"]), (&true.into(), &"holiday".into()));
+    assert_eq!(
+        (&job["paused"], &job["meta"]["paused"]["reason"]),
+        (&true.into(), &"holiday".into())
+    );
     assert!(job["next_fire"].is_null());
-    assert_eq!(rig.run(&["job", "list", "--paused=false", "-o", "json"]).await.json()["items"], serde_json::json!([]));
+    assert_eq!(
+        rig.run(&["job", "list", "--paused=false", "-o", "json"]).await.json()["items"],
+        serde_json::json!([])
+    );
 
     rig.run(&["job", "resume", "nightly"]).await.exits(0);
     let next = rig.run(&["job", "next", "nightly", "-n", "2", "-o", "json"]).await.exits(0).json();
@@ -42,7 +56,9 @@ async fn a_job_is_applied_shown_paused_resumed_and_deleted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn applying_the_same_again_makes_no_revision_however_it_is_written() {
     let rig = Rig::start().await;
-    let many: Vec<String> = (0..300).map(|n| job(&format!("job-{n}"), "timeout: 60s\nlabels: {team: billing}\n")).collect();
+    let many: Vec<String> = (0..300)
+        .map(|n| job(&format!("job-{n}"), "timeout: 60s\nlabels: {team: billing}\n"))
+        .collect();
     rig.desk.file("jobs/many.yaml", &many.join("---\n"));
     let apply = ["job", "apply", "-f", "jobs"];
     let first = rig.run(&apply).await.exits(0);
@@ -77,7 +93,9 @@ async fn of_two_who_change_one_job_one_gets_a_conflict_with_the_revision() {
     rig.desk.file("b.yaml", &job("one", "title: from b\n"));
     let apply = |file: &'static str| {
         let (rig, seen) = (&rig, &seen);
-        async move { rig.run(&["job", "apply", "-f", file, "--check-revision", seen, "-o", "json"]).await }
+        async move {
+            rig.run(&["job", "apply", "-f", file, "--check-revision", seen, "-o", "json"]).await
+        }
     };
     let (a, b) = tokio::join!(apply("a.yaml"), apply("b.yaml"));
     let (won, lost) = if a.code == 0 { (a, b) } else { (b, a) };
@@ -91,7 +109,10 @@ async fn of_two_who_change_one_job_one_gets_a_conflict_with_the_revision() {
 async fn one_wrong_job_leaves_all_as_they_were() {
     let rig = Rig::start().await;
     let before = rig.jobs_revision().await;
-    rig.desk.file("never.yaml", &format!("{}---\n{}", job("good", ""), job("never", "schedule: {cron: '0 0 0 30 2 ?'}\n")));
+    rig.desk.file(
+        "never.yaml",
+        &format!("{}---\n{}", job("good", ""), job("never", "schedule: {cron: '0 0 0 30 2 ?'}\n")),
+    );
     let ran = rig.run(&["job", "apply", "-f", "never.yaml"]).await.exits(2);
     ran.says("never.yaml:6").says("schedule.cron").says("nothing was changed");
     rig.desk.file("past.yaml", &job("past", "schedule: {at: '2001-01-01T00:00:00'}\n"));
@@ -112,7 +133,8 @@ async fn prune_deletes_what_carries_the_labels_and_is_in_no_file() {
     assert!(dry.stdout.contains("would delete b"), "{dry:#?}");
     rig.run(&prune).await.exits(0);
     let left = rig.run(&["job", "list", "-o", "json"]).await.json();
-    let left: Vec<&str> = left["items"].as_array().unwrap().iter().map(|job| job["id"].as_str().unwrap()).collect();
+    let left: Vec<&str> =
+        left["items"].as_array().unwrap().iter().map(|job| job["id"].as_str().unwrap()).collect();
     assert_eq!(left, ["a", "c"]);
     rig.stop().await;
 }
@@ -132,10 +154,16 @@ async fn params_are_taken_up_to_their_limit_and_refused_beyond_with_both_sizes()
     }
     let json = rig.run(&["job", "get", "large", "-o", "json"]).await.exits(0).json();
     assert_eq!(json["spec"]["params"].as_str().unwrap().len(), LIMIT - 2);
-    rig.desk.file("deep.yaml", &job("deep", &format!("params: {}{}\n", "[".repeat(300), "]".repeat(300))));
+    rig.desk.file(
+        "deep.yaml",
+        &job("deep", &format!("params: {}{}\n", "[".repeat(300), "]".repeat(300))),
+    );
     rig.run(&["job", "apply", "-f", "deep.yaml"]).await.exits(2).says("deep.yaml");
     rig.desk.file("params.json", &format!("\"{}\"", "x".repeat(LIMIT)));
-    let ran = rig.run(&["job", "trigger", "large", "--params", "@params.json", "-o", "json"]).await.exits(2);
+    let ran = rig
+        .run(&["job", "trigger", "large", "--params", "@params.json", "-o", "json"])
+        .await
+        .exits(2);
     assert_eq!(ran.problem()["code"], "too_large");
     rig.stop().await;
 }
@@ -153,13 +181,23 @@ async fn the_same_key_triggers_once_and_both_calls_name_the_same_run() {
     assert_eq!(run(rig.run(&now).await), a);
     let later = ["job", "trigger", "demand", "--in", "1h", "--key", "order-2", "-o", "json"];
     let first = rig.run(&later).await.exits(0).json();
-    let second = rig.run(&["job", "trigger", "demand", "--key", "order-2", "-o", "json"]).await.exits(0).json();
+    let second = rig
+        .run(&["job", "trigger", "demand", "--key", "order-2", "-o", "json"])
+        .await
+        .exits(0)
+        .json();
     assert_eq!((&first["run"], &first["created"]), (&second["run"], &true.into()));
     assert_eq!(second["created"], false);
     assert_ne!(run(rig.run(&["job", "trigger", "demand", "-o", "json"]).await), a);
 
-    rig.run(&["job", "trigger", "demand", "--at", "2001-01-01T00:00:00Z"]).await.exits(2).says("past");
-    rig.run(&["job", "trigger", "demand", "--at", "2099-01-01T00:00:00"]).await.exits(2).says("offset");
+    rig.run(&["job", "trigger", "demand", "--at", "2001-01-01T00:00:00Z"])
+        .await
+        .exits(2)
+        .says("past");
+    rig.run(&["job", "trigger", "demand", "--at", "2099-01-01T00:00:00"])
+        .await
+        .exits(2)
+        .says("offset");
     rig.run(&["job", "trigger", "demand", "--in", "soon"]).await.exits(2).says("--in");
     rig.run(&["job", "trigger", "demand", "--params", "{"]).await.exits(2).says("no JSON");
     rig.run(&["job", "trigger", "nobody"]).await.exits(1).says("no job");

@@ -7,7 +7,16 @@ use support::{Desk, job};
 #[tokio::test]
 async fn upcoming_fires_of_an_expression_need_no_server() {
     let desk = Desk::with_url("nats://127.0.0.1:1");
-    let args = ["job", "next", "--cron", "0 30 2 * * ?", "--timezone", "Europe/Berlin", "--after", "2027-03-26T00:00:00Z"];
+    let args = [
+        "job",
+        "next",
+        "--cron",
+        "0 30 2 * * ?",
+        "--timezone",
+        "Europe/Berlin",
+        "--after",
+        "2027-03-26T00:00:00Z",
+    ];
     insta::assert_snapshot!(desk.run(&args).await.exits(0).stdout, @r"
     WEEKDAY   LOCAL (Europe/Berlin)      UTC
     Friday    2027-03-26T02:30:00+01:00  2027-03-26T01:30:00Z
@@ -28,9 +37,17 @@ async fn an_expression_that_is_wrong_or_never_fires_is_said_to_be() {
     let desk = Desk::new();
     desk.run(&["job", "next", "--cron", "61 * * * *"]).await.exits(2).says("--cron");
     desk.run(&["job", "next", "--cron", "0 0 0 30 2 ?"]).await.exits(0).says("never fires");
-    desk.run(&["job", "next", "--cron", "0 0 * * *", "--gap", "jump"]).await.exits(2).says("shift, skip");
-    for (zone, near) in [("Asia/Beijing", "Asia/Shanghai"), ("UTC+8", "offset"), ("CST", "abbreviation")] {
-        desk.run(&["job", "next", "--cron", "0 0 * * *", "--timezone", zone]).await.exits(2).says(near);
+    desk.run(&["job", "next", "--cron", "0 0 * * *", "--gap", "jump"])
+        .await
+        .exits(2)
+        .says("shift, skip");
+    for (zone, near) in
+        [("Asia/Beijing", "Asia/Shanghai"), ("UTC+8", "offset"), ("CST", "abbreviation")]
+    {
+        desk.run(&["job", "next", "--cron", "0 0 * * *", "--timezone", zone])
+            .await
+            .exits(2)
+            .says(near);
     }
 }
 
@@ -44,11 +61,17 @@ async fn the_configuration_says_where_each_value_came_from_and_hides_secrets() {
     let find = |name: &str| {
         let items = json["items"].as_array().unwrap();
         let item = items.iter().find(|item| item["name"] == name).unwrap();
-        (item["value"].as_str().unwrap_or_default().to_owned(), item["source"].as_str().unwrap().to_owned())
+        (
+            item["value"].as_str().unwrap_or_default().to_owned(),
+            item["source"].as_str().unwrap().to_owned(),
+        )
     };
     assert_eq!(find("prefix"), ("team-2".into(), "file taskparty.toml".into()));
     assert_eq!(find("timeout"), ("2s".into(), "flag --timeout".into()));
-    assert_eq!(find("nats.url"), ("nats://(hidden)@one:4222,nats://two".into(), "environment NATS_URL".into()));
+    assert_eq!(
+        find("nats.url"),
+        ("nats://(hidden)@one:4222,nats://two".into(), "environment NATS_URL".into())
+    );
     assert_eq!(find("store.url").1, "default");
 }
 
@@ -68,7 +91,12 @@ async fn wrong_use_is_exit_code_2_and_what_is_not_there_yet_says_so() {
     desk.run(&["job", "aply"]).await.exits(2);
     desk.run(&["job", "get"]).await.exits(2);
     desk.run(&["job", "apply", "-f", "x", "--prune"]).await.exits(2).says("--label");
-    for args in [&["job", "backfill", "a", "--from", "x"][..], &["run", "cancel", "x"], &["job", "trigger", "a", "--wait"], &["bench"]] {
+    for args in [
+        &["job", "backfill", "a", "--from", "x"][..],
+        &["run", "cancel", "x"],
+        &["job", "trigger", "a", "--wait"],
+        &["bench"],
+    ] {
         desk.run(args).await.exits(2).says("not yet");
     }
     let problem = desk.run(&["-o", "json", "run", "retry", "x"]).await.exits(2).problem();
@@ -79,13 +107,32 @@ async fn wrong_use_is_exit_code_2_and_what_is_not_there_yet_says_so() {
 async fn every_command_has_help_with_examples() {
     let desk = Desk::new();
     for command in [
-        "dev", "serve", "config", "doctor", "job apply", "job list", "job get", "job delete", "job pause", "job resume",
-        "job next", "job trigger", "run list", "run get", "run logs", "executor list", "scheduler list",
-        "topology show", "topology apply",
+        "dev",
+        "serve",
+        "config",
+        "doctor",
+        "job apply",
+        "job list",
+        "job get",
+        "job delete",
+        "job pause",
+        "job resume",
+        "job next",
+        "job trigger",
+        "run list",
+        "run get",
+        "run logs",
+        "executor list",
+        "scheduler list",
+        "topology show",
+        "topology apply",
     ] {
         let args: Vec<&str> = command.split(' ').chain(["--help"]).collect();
         let help = desk.run(&args).await.exits(0).stdout;
-        assert!(help.contains(&format!("taskparty {command}")) && help.contains("Examples:"), "{command}: {help}");
+        assert!(
+            help.contains(&format!("taskparty {command}")) && help.contains("Examples:"),
+            "{command}: {help}"
+        );
     }
 }
 
@@ -95,7 +142,11 @@ async fn names_that_are_no_names_are_refused_with_the_rule() {
     let long = "x".repeat(65);
     for id in ["user/234", "a b", "a.b", "*", ">", "_a", "a-", "", &long, "日本語"] {
         let file = desk.file("job.yaml", &job(&format!("{id:?}"), ""));
-        desk.run(&["job", "apply", "-f", &file]).await.exits(2).says("job.yaml:1").says("1 to 64 letters");
+        desk.run(&["job", "apply", "-f", &file])
+            .await
+            .exits(2)
+            .says("job.yaml:1")
+            .says("1 to 64 letters");
     }
 }
 
@@ -114,21 +165,31 @@ async fn what_is_wrong_in_a_file_is_said_with_place_field_and_nearest_name() {
     let apply = |name: &'static str, text: String| {
         let file = desk.file(name, &text);
         let desk = &desk;
-        async move { desk.run(&["job", "apply", "-f", &file]).await.exits(2).says("nothing was changed") }
+        async move {
+            desk.run(&["job", "apply", "-f", &file]).await.exits(2).says("nothing was changed")
+        }
     };
-    apply("unknown.yaml", job("a", "schedul: {cron: '@daily'}\n")).await.says("did you mean \"schedule\"");
+    apply("unknown.yaml", job("a", "schedul: {cron: '@daily'}\n"))
+        .await
+        .says("did you mean \"schedule\"");
     apply("type.yaml", job("a", "shards: many\n")).await.says("shards").says("whole number");
     let two = format!("{}---\n{}", job("a", ""), job("a", ""));
     apply("twice.yaml", two).await.says("twice.yaml:6").says("it is also in twice.yaml:1");
     apply("empty.yaml", "# nothing here\n".into()).await.says("there is no job in it");
     apply("key.yaml", job("a", "title: x\ntitle: y\n")).await.says("duplicate").says("line 6");
     apply("broken.yaml", "id: [a\n".into()).await.says("broken.yaml");
-    apply("list.yaml", "jobs:\n  - id: a\n    app: b\n".into()).await.says("list.yaml:2").says("handler");
+    apply("list.yaml", "jobs:\n  - id: a\n    app: b\n".into())
+        .await
+        .says("list.yaml:2")
+        .says("handler");
     apply("later.yaml", job("a", "priority: 1\n")).await.says("not yet");
-    apply("zone.yaml", job("a", "schedule: {cron: '@daily', timezone: Asia/Beijing}\n")).await.says("Asia/Shanghai");
+    apply("zone.yaml", job("a", "schedule: {cron: '@daily', timezone: Asia/Beijing}\n"))
+        .await
+        .says("Asia/Shanghai");
     apply("on.yaml", job("a", "alert: {on: [failed]}\n")).await.says("alert.on");
     desk.run(&["job", "apply", "-f", "nowhere.yaml"]).await.exits(2).says("nowhere.yaml");
-    let problem = desk.run(&["job", "apply", "-f", "type.yaml", "-o", "json"]).await.exits(2).problem();
+    let problem =
+        desk.run(&["job", "apply", "-f", "type.yaml", "-o", "json"]).await.exits(2).problem();
     assert_eq!(problem["code"], "invalid");
     assert_eq!(problem["errors"][0]["field"], "shards");
     assert_eq!(problem["errors"][0]["value"], "\"many\"");

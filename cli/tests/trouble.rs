@@ -36,7 +36,8 @@ async fn list(url: &str) -> Ran {
 async fn each_trouble_is_one_sentence_of_its_own() {
     list(&listener("HTTP/1.1 400 Bad Request\r\n\r\n")).await.says("no NATS server");
     list("nats://127.0.0.1:1").await.says("nothing listens").says("taskparty dev");
-    let old = "INFO {\"server_id\":\"x\",\"version\":\"2.9.0\",\"proto\":1,\"max_payload\":1048576}\r\n";
+    let old =
+        "INFO {\"server_id\":\"x\",\"version\":\"2.9.0\",\"proto\":1,\"max_payload\":1048576}\r\n";
     let ran = Desk::with_url(listener(old)).run(&["job", "list", "--timeout", "1s"]).await.exits(1);
     assert_eq!(ran.stderr.trim_end().lines().count(), 1, "{ran:#?}");
 
@@ -51,7 +52,8 @@ async fn wrong_credentials_and_a_missing_right_are_told_apart() {
         { user: root, password: right }
         { user: guest, password: right, permissions: { publish: { deny: ["taskparty.api.>"] } } }
     ] }"#;
-    let server = Server::start(ServerConfig { extra: users.into(), ..server_config() }).await.unwrap();
+    let server =
+        Server::start(ServerConfig { extra: users.into(), ..server_config() }).await.unwrap();
     let url = |user: &str| server.url().replace("nats://", &format!("nats://{user}@"));
     let ran = list(&url("root:wrong")).await.says("does not accept");
     assert!(!ran.stderr.contains("wrong"), "{ran:#?}");
@@ -69,6 +71,7 @@ async fn a_node_without_the_api_is_said_to_be_missing_it() {
 
 #[tokio::test]
 async fn a_problem_is_a_document_where_json_is_asked_for() {
-    let ran = Desk::with_url("nats://127.0.0.1:1").run(&["run", "list", "-o", "json"]).await.exits(1);
+    let ran =
+        Desk::with_url("nats://127.0.0.1:1").run(&["run", "list", "-o", "json"]).await.exits(1);
     assert_eq!(ran.problem()["code"], "unavailable");
 }

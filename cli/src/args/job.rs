@@ -19,7 +19,10 @@ pub(crate) enum JobCommand {
     )]
     Get(OneJobArgs),
     /// Delete a job. What runs goes on; nothing new is fired.
-    #[command(visible_alias = "rm", after_help = "Examples:\n  taskparty job delete nightly-settlement")]
+    #[command(
+        visible_alias = "rm",
+        after_help = "Examples:\n  taskparty job delete nightly-settlement"
+    )]
     Delete(OneJobArgs),
     /// Stop a job's scheduled fires; a manual trigger works all the same.
     Pause(PauseArgs),
@@ -150,12 +153,14 @@ pub(crate) struct NextArgs {
 
 /// The options of `job trigger`.
 #[derive(Debug, Args)]
-#[command(after_help = "Prints the id of the run. The same key triggers once, however often it is sent.
+#[command(
+    after_help = "Prints the id of the run. The same key triggers once, however often it is sent.
 
 Examples:
   taskparty job trigger nightly-settlement
   taskparty job trigger nightly-settlement --params '{\"day\": \"2027-01-31\"}'
-  taskparty job trigger send-reminder --in 30m --key order-1234")]
+  taskparty job trigger send-reminder --in 30m --key order-1234"
+)]
 pub(crate) struct TriggerArgs {
     /// The job's id.
     pub(crate) id: String,

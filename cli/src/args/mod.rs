@@ -8,7 +8,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-pub(crate) use job::{ApplyArgs, JobCommand, ListJobsArgs, NextArgs, OneJobArgs, PauseArgs, TriggerArgs};
+pub(crate) use job::{
+    ApplyArgs, JobCommand, ListJobsArgs, NextArgs, OneJobArgs, PauseArgs, TriggerArgs,
+};
 pub(crate) use node::{DevArgs, ServeArgs};
 pub(crate) use run::{ListRunsArgs, LogsArgs, OneRunArgs, RunCommand};
 
@@ -144,7 +146,10 @@ pub(crate) struct Later {
 #[derive(Debug, Subcommand)]
 pub(crate) enum ExecutorCommand {
     /// The live executors, with what they can run and what they do.
-    #[command(visible_alias = "ls", after_help = "Examples:\n  taskparty executor list\n  taskparty executor list -o json")]
+    #[command(
+        visible_alias = "ls",
+        after_help = "Examples:\n  taskparty executor list\n  taskparty executor list -o json"
+    )]
     List,
     /// Not yet: let an executor take no new work.
     #[command(hide = true)]
@@ -155,7 +160,10 @@ pub(crate) enum ExecutorCommand {
 #[derive(Debug, Subcommand)]
 pub(crate) enum SchedulerCommand {
     /// The live schedulers.
-    #[command(visible_alias = "ls", after_help = "Examples:\n  taskparty scheduler list\n  taskparty scheduler list -o json")]
+    #[command(
+        visible_alias = "ls",
+        after_help = "Examples:\n  taskparty scheduler list\n  taskparty scheduler list -o json"
+    )]
     List,
 }
 

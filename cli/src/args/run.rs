@@ -11,7 +11,10 @@ pub(crate) enum RunCommand {
     #[command(visible_alias = "ls")]
     List(ListRunsArgs),
     /// One run, with its attempts and alerts.
-    #[command(visible_alias = "info", after_help = "Examples:\n  taskparty run get 0199b2c4-8f00-7c1e-9a55-3d1f6f0c2b11")]
+    #[command(
+        visible_alias = "info",
+        after_help = "Examples:\n  taskparty run get 0199b2c4-8f00-7c1e-9a55-3d1f6f0c2b11"
+    )]
     Get(OneRunArgs),
     /// What the run's handlers have logged.
     Logs(LogsArgs),
@@ -56,7 +59,9 @@ pub(crate) struct OneRunArgs {
 
 /// The options of `run logs`.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  taskparty run logs 0199b2c4-8f00-7c1e-9a55-3d1f6f0c2b11\n  taskparty run logs 0199b2c4-8f00-7c1e-9a55-3d1f6f0c2b11 -f")]
+#[command(
+    after_help = "Examples:\n  taskparty run logs 0199b2c4-8f00-7c1e-9a55-3d1f6f0c2b11\n  taskparty run logs 0199b2c4-8f00-7c1e-9a55-3d1f6f0c2b11 -f"
+)]
 pub(crate) struct LogsArgs {
     /// The run's id.
     pub(crate) run: String,

@@ -45,7 +45,13 @@ impl From<bool> for AfterDemo {
 }
 
 /// Runs everything until Ctrl-C.
-pub(crate) async fn run(args: DevArgs, after: AfterDemo, config: &Config, output: Output, clock: &Clock) -> Outcome {
+pub(crate) async fn run(
+    args: DevArgs,
+    after: AfterDemo,
+    config: &Config,
+    output: Output,
+    clock: &Clock,
+) -> Outcome {
     let stop = cancel_on_signal()?;
     let folder = Folder::prepare(args.data.as_deref())?;
     let mut server = start_server(args.port, &folder.path, config, output).await?;
@@ -63,7 +69,11 @@ async fn with_server(
     (output, clock): (Output, &Clock),
     stop: CancellationToken,
 ) -> Outcome {
-    let nats = connect(&ConnectConfig { prefix: config.nats.prefix.clone(), ..ConnectConfig::new(server.url()) }).await?;
+    let nats = connect(&ConnectConfig {
+        prefix: config.nats.prefix.clone(),
+        ..ConnectConfig::new(server.url())
+    })
+    .await?;
     let mut events = Events::listen(&nats).await?;
     let shutdown = CancellationToken::new();
     let plan = Plan {
@@ -163,8 +173,14 @@ fn greet(server: &Server, folder: &Folder, nats: &Nats, output: Output) {
     ));
 }
 
-async fn start_server(port: Option<u16>, folder: &Path, config: &Config, output: Output) -> Result<Server, Failure> {
-    let binary = find(&config.nats_server).map_err(|error| Failure::could_not(error.to_string()))?;
+async fn start_server(
+    port: Option<u16>,
+    folder: &Path,
+    config: &Config,
+    output: Output,
+) -> Result<Server, Failure> {
+    let binary =
+        find(&config.nats_server).map_err(|error| Failure::could_not(error.to_string()))?;
     output.note(&format!("starting nats-server {} ({})", binary.version, binary.source));
     let with = |port| ServerConfig {
         port,
@@ -175,7 +191,9 @@ async fn start_server(port: Option<u16>, folder: &Path, config: &Config, output:
     let first = Server::start(with(Port::Fixed(port.unwrap_or(USUAL_PORT)))).await;
     match (first, port) {
         (Err(ServerError::PortTaken { port: taken }), None) => {
-            output.note(&format!("port {taken} is taken: using a free one, so clients need --nats-url"));
+            output.note(&format!(
+                "port {taken} is taken: using a free one, so clients need --nats-url"
+            ));
             Server::start(with(Port::Free)).await
         }
         (first, _) => first,
@@ -194,10 +212,14 @@ impl Folder {
     fn prepare(data: Option<&Path>) -> Result<Self, Failure> {
         let (path, ours) = match data {
             Some(path) => (path.to_owned(), false),
-            None => (std::env::temp_dir().join(format!("taskparty-dev-{}", Uuid::new_v4().simple())), true),
+            None => (
+                std::env::temp_dir().join(format!("taskparty-dev-{}", Uuid::new_v4().simple())),
+                true,
+            ),
         };
-        std::fs::create_dir_all(&path)
-            .map_err(|error| Failure::could_not(format!("cannot make the folder {}: {error}", path.display())))?;
+        std::fs::create_dir_all(&path).map_err(|error| {
+            Failure::could_not(format!("cannot make the folder {}: {error}", path.display()))
+        })?;
         let path = std::path::absolute(&path).unwrap_or(path);
         Ok(Self { path, ours })
     }

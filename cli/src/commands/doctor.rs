@@ -17,7 +17,12 @@ use crate::output::{Output, Table};
 const CLOCKS: TimeDelta = TimeDelta::seconds(2);
 
 /// Checks what can be checked; exit code 3 when something fails.
-pub(crate) async fn run(args: DoctorArgs, config: &Config, output: Output, clock: &Clock) -> Outcome {
+pub(crate) async fn run(
+    args: DoctorArgs,
+    config: &Config,
+    output: Output,
+    clock: &Clock,
+) -> Outcome {
     if args.audit {
         return Err(Failure::not_yet("doctor --audit"));
     }
@@ -44,12 +49,19 @@ async fn diagnose(config: &Config, clock: &Clock) -> Diagnosis {
     let nats = match connect(&config.nats).await {
         Ok(nats) => nats,
         Err(error) => {
-            found.items.push(Check::fail("nats", error.to_string(), "mend the connection first; nothing else was checked"));
+            found.items.push(Check::fail(
+                "nats",
+                error.to_string(),
+                "mend the connection first; nothing else was checked",
+            ));
             return found;
         }
     };
     let server = nats.server();
-    found.items.push(Check::ok("nats", format!("{} {} at {}", server.name, server.version, config.nats.shown_url())));
+    found.items.push(Check::ok(
+        "nats",
+        format!("{} {} at {}", server.name, server.version, config.nats.shown_url()),
+    ));
     let versions = format!("taskparty {}, tzdata {}", env!("CARGO_PKG_VERSION"), tzdata_version());
     found.items.push(Check::ok("this client", versions));
     let client = Client::on(nats, config.who.clone());
@@ -58,12 +70,19 @@ async fn diagnose(config: &Config, clock: &Clock) -> Diagnosis {
             let difference = (theirs.now - clock.now()).abs();
             found.items.extend(theirs.items);
             if difference > CLOCKS {
-                let what = format!("this machine and the node that answered differ by {} s", difference.num_seconds());
+                let what = format!(
+                    "this machine and the node that answered differ by {} s",
+                    difference.num_seconds()
+                );
                 found.items.push(Check::warn("clock", what, "set the clocks with NTP"));
             }
         }
         Err(failure) => {
-            found.items.push(Check::fail("api", failure.problem.detail, "start a node with the role api: `taskparty serve`"));
+            found.items.push(Check::fail(
+                "api",
+                failure.problem.detail,
+                "start a node with the role api: `taskparty serve`",
+            ));
         }
     }
     client.close().await;

@@ -14,10 +14,14 @@ pub(crate) async fn executors(config: &Config, output: Output, clock: &Clock) ->
         let page: Executors = client.call("executor", "list", &Nothing {}).await?;
         output.print(&page, |page| {
             if page.items.is_empty() {
-                output.note("no executor is live: a service becomes one with the crate taskparty-executor");
+                output.note(
+                    "no executor is live: a service becomes one with the crate taskparty-executor",
+                );
                 return String::new();
             }
-            let mut table = Table::new(&["app", "instance", "handler", "busy", "state", "host", "pid", "started"]);
+            let mut table = Table::new(&[
+                "app", "instance", "handler", "busy", "state", "host", "pid", "started",
+            ]);
             for executor in &page.items {
                 for (handler, entry) in &executor.handlers {
                     table.row([
@@ -48,7 +52,15 @@ pub(crate) async fn schedulers(config: &Config, output: Output, clock: &Clock) -
                 output.note("no scheduler is live: no job fires; start one with `taskparty serve`");
                 return String::new();
             }
-            let mut table = Table::new(&["instance", "jobs", "jobs revision", "version", "host", "pid", "started"]);
+            let mut table = Table::new(&[
+                "instance",
+                "jobs",
+                "jobs revision",
+                "version",
+                "host",
+                "pid",
+                "started",
+            ]);
             for scheduler in &page.items {
                 table.row([
                     scheduler.instance.to_string(),

@@ -37,10 +37,12 @@ pub(crate) async fn with_client<F: Future<Output = Outcome>>(
 
 /// `key=value` pairs.
 pub(crate) fn labels(texts: &[String]) -> Result<BTreeMap<String, String>, Failure> {
-    let pair = |text: &String| match text.split_once('=') {
-        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err(Problem::field("--label", Some(format!("{text:?}")), "write it as key=value").into()),
-    };
+    let pair =
+        |text: &String| match text.split_once('=') {
+            Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+            _ => Err(Problem::field("--label", Some(format!("{text:?}")), "write it as key=value")
+                .into()),
+        };
     texts.iter().map(pair).collect()
 }
 
@@ -49,13 +51,19 @@ pub(crate) fn instant(option: &str, text: &str) -> Result<DateTime<Utc>, Failure
     let wrong = |problem: String| Failure::from(Problem::field(option, None, problem));
     let moment = Moment::parse(text).map_err(|error| wrong(error.to_string()))?;
     if moment.is_local() {
-        return Err(wrong(format!("{text:?} has no offset; write {text}Z for UTC, or {text}+08:00")));
+        return Err(wrong(format!(
+            "{text:?} has no offset; write {text}Z for UTC, or {text}+08:00"
+        )));
     }
     Ok(moment.instant_in(&Zone::UTC))
 }
 
 /// A time with its offset, or a duration from `now`.
-pub(crate) fn instant_or_in(option: &str, text: &str, now: DateTime<Utc>) -> Result<DateTime<Utc>, Failure> {
+pub(crate) fn instant_or_in(
+    option: &str,
+    text: &str,
+    now: DateTime<Utc>,
+) -> Result<DateTime<Utc>, Failure> {
     match duration::parse(text) {
         Ok(time) => TimeDelta::from_std(time)
             .ok()

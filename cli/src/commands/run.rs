@@ -20,7 +20,12 @@ use crate::output::{Format, Output, Table, ago, in_words, shown_time};
 const FOLLOW: Duration = Duration::from_millis(500);
 
 /// Runs a `run` command.
-pub(crate) async fn run(command: RunCommand, config: &Config, output: Output, clock: &Clock) -> Outcome {
+pub(crate) async fn run(
+    command: RunCommand,
+    config: &Config,
+    output: Output,
+    clock: &Clock,
+) -> Outcome {
     match command {
         RunCommand::List(args) => list(args, config, output, clock).await,
         RunCommand::Get(args) => get(args, config, output, clock).await,
@@ -35,12 +40,18 @@ async fn list(args: ListRunsArgs, config: &Config, output: Output, clock: &Clock
         && RunState::from_word(word).is_none()
     {
         let known: Vec<&str> = RunState::ALL.iter().map(|(word, _)| *word).collect();
-        return Err(Problem::field("--state", Some(format!("{word:?}")), format!("it is one of {}", known.join(", "))).into());
+        return Err(Problem::field(
+            "--state",
+            Some(format!("{word:?}")),
+            format!("it is one of {}", known.join(", ")),
+        )
+        .into());
     }
     let since = match &args.since {
         None => None,
         Some(text) => {
-            let time = duration::parse(text).map_err(|error| Problem::field("--since", None, error.to_string()))?;
+            let time = duration::parse(text)
+                .map_err(|error| Problem::field("--since", None, error.to_string()))?;
             TimeDelta::from_std(time).ok().and_then(|time| clock.now().checked_sub_signed(time))
         }
     };
@@ -101,7 +112,10 @@ fn row(run: &Value, clock: &Clock) -> [String; 9] {
         text(run, "run").into(),
         text(run, "job").into(),
         text(run, "state").into(),
-        due.map_or_else(|| "-".into(), |at| format!("{} ({})", shown_time(at), ago(at, clock.now()))),
+        due.map_or_else(
+            || "-".into(),
+            |at| format!("{} ({})", shown_time(at), ago(at, clock.now())),
+        ),
         took(run),
         text(run, "trigger").into(),
         number(run, "shards"),
@@ -141,7 +155,9 @@ fn people(run: &Value, clock: &Clock) -> String {
     let mut parts = vec![head.text()];
     let tries = run.get("tries").and_then(Value::as_array);
     if let Some(tries) = tries.filter(|tries| !tries.is_empty()) {
-        let mut table = Table::new(&["shard", "attempt", "state", "took", "instance", "code", "message", "output"]);
+        let mut table = Table::new(&[
+            "shard", "attempt", "state", "took", "instance", "code", "message", "output",
+        ]);
         for attempt in tries {
             let output = attempt.get("output").filter(|output| !output.is_null());
             table.row([

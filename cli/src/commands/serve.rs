@@ -48,11 +48,15 @@ fn roles(text: &str) -> Result<BTreeSet<Role>, Failure> {
             "log-writer" => Ok(Role::LogWriter),
             "api" => Ok(Role::Api),
             "script" => Err(Failure::not_yet("the role script")),
-            _ => Err(Failure::invalid(format!("serve.roles: {word:?} is no role; there are scheduler, log-writer, api"))),
+            _ => Err(Failure::invalid(format!(
+                "serve.roles: {word:?} is no role; there are scheduler, log-writer, api"
+            ))),
         })
         .collect();
     match roles {
-        Ok(roles) if roles.is_empty() => Err(Failure::invalid("serve.roles: give at least one of scheduler, log-writer, api")),
+        Ok(roles) if roles.is_empty() => {
+            Err(Failure::invalid("serve.roles: give at least one of scheduler, log-writer, api"))
+        }
         roles => roles,
     }
 }

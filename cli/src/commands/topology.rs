@@ -25,7 +25,9 @@ pub(crate) async fn run(command: TopologyCommand, config: &Config, output: Outpu
             table.text()
         })?;
         if verb == "show" && topology.items.iter().any(|item| item.state != "ok") {
-            output.note("`taskparty topology apply` makes what is missing and changes what is different");
+            output.note(
+                "`taskparty topology apply` makes what is missing and changes what is different",
+            );
         }
         Ok(Exit::Done)
     })

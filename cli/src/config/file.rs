@@ -23,17 +23,25 @@ pub(super) fn read(named: Option<&Path>) -> Result<Option<File>, Failure> {
     let path = named.unwrap_or(Path::new(DEFAULT));
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
-        Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(None);
+        }
         Err(error) => {
-            return Err(Failure::invalid(format!("cannot read the configuration file {}: {error}", path.display())));
+            return Err(Failure::invalid(format!(
+                "cannot read the configuration file {}: {error}",
+                path.display()
+            )));
         }
     };
-    let values = parse(&text).map_err(|problem| Failure::invalid(format!("{}: {problem}", path.display())))?;
+    let values = parse(&text)
+        .map_err(|problem| Failure::invalid(format!("{}: {problem}", path.display())))?;
     Ok(Some(File { path: path.to_owned(), values }))
 }
 
 fn parse(text: &str) -> Result<Vec<(&'static str, String)>, String> {
-    let read = config::Config::builder().add_source(config::File::from_str(text, FileFormat::Toml)).build();
+    let read = config::Config::builder()
+        .add_source(config::File::from_str(text, FileFormat::Toml))
+        .build();
     let root = read.map_err(|error| error.to_string())?.cache;
     let mut found = Vec::new();
     flatten("", root, &mut found)?;
@@ -50,7 +58,10 @@ fn unknown(name: &str) -> String {
     let known = || SETTINGS.iter().map(|setting| setting.name);
     match nearest(name, known()) {
         Some(near) => format!("{name}: there is no such setting; did you mean {near:?}?"),
-        None => format!("{name}: there is no such setting; there are {}", known().collect::<Vec<_>>().join(", ")),
+        None => format!(
+            "{name}: there is no such setting; there are {}",
+            known().collect::<Vec<_>>().join(", ")
+        ),
     }
 }
 
@@ -66,7 +77,10 @@ fn flatten(path: &str, value: Value, found: &mut Vec<(String, String)>) -> Resul
         }
         ValueKind::Array(items) => {
             let items: Result<Vec<String>, _> = items.into_iter().map(Value::into_string).collect();
-            found.push((path.into(), items.map_err(|_| format!("{path}: write a list of texts"))?.join(",")));
+            found.push((
+                path.into(),
+                items.map_err(|_| format!("{path}: write a list of texts"))?.join(","),
+            ));
         }
         ValueKind::Nil => {}
         ValueKind::String(text) => found.push((path.into(), text)),
@@ -81,16 +95,26 @@ mod tests {
 
     #[test]
     fn settings_are_read_by_their_names() {
-        let found = parse("prefix = \"a\"\n[nats]\nurl = \"nats://x\"\n[serve]\nroles = [\"api\", \"scheduler\"]").unwrap();
+        let found = parse(
+            "prefix = \"a\"\n[nats]\nurl = \"nats://x\"\n[serve]\nroles = [\"api\", \"scheduler\"]",
+        )
+        .unwrap();
         assert_eq!(
             found,
-            [("nats.url", "nats://x".into()), ("prefix", "a".into()), ("serve.roles", "api,scheduler".into())]
+            [
+                ("nats.url", "nats://x".into()),
+                ("prefix", "a".into()),
+                ("serve.roles", "api,scheduler".into())
+            ]
         );
     }
 
     #[test]
     fn what_nobody_knows_is_refused_with_the_nearest_name() {
-        assert_eq!(parse("[nats]\nurls = \"x\"").unwrap_err(), "nats.urls: there is no such setting; did you mean \"nats.url\"?");
+        assert_eq!(
+            parse("[nats]\nurls = \"x\"").unwrap_err(),
+            "nats.urls: there is no such setting; did you mean \"nats.url\"?"
+        );
         assert!(parse("prefix = 7").unwrap_err().contains("in quotes"));
         assert!(parse("prefix = ").unwrap_err().contains("line 1"));
     }

@@ -56,7 +56,11 @@ pub(crate) struct Shown {
 
 impl Config {
     /// Reads everything that there is, `flags` first.
-    pub(crate) fn read(global: &Global, more: Vec<(&'static str, Option<String>)>, env: &Env) -> Result<Self, Failure> {
+    pub(crate) fn read(
+        global: &Global,
+        more: Vec<(&'static str, Option<String>)>,
+        env: &Env,
+    ) -> Result<Self, Failure> {
         let file = file::read(global.config.as_deref())?;
         let layers = Layers { flags: flags(global, more), env, file };
         let mut shown = Vec::new();
@@ -65,7 +69,8 @@ impl Config {
             shown.push(found.shown(setting));
             found
         };
-        let mut found: Vec<_> = SETTINGS.iter().map(|setting| (setting.name, get(setting))).collect();
+        let mut found: Vec<_> =
+            SETTINGS.iter().map(|setting| (setting.name, get(setting))).collect();
         let mut take = |name: &str| {
             let at = found.iter().position(|(known, _)| *known == name);
             at.map(|at| found.swap_remove(at).1).unwrap_or_default()
@@ -86,13 +91,15 @@ impl Config {
                 key: path(take("nats.tls_key")),
                 ..Tls::default()
             },
-            prefix: prefix.parse("prefix", |text| Prefix::new(text).map_err(|error| error.to_string()))?,
+            prefix: prefix
+                .parse("prefix", |text| Prefix::new(text).map_err(|error| error.to_string()))?,
             connect_deadline: timeout.parse("timeout", patience)?,
             ..ConnectConfig::default()
         };
         if let Some(context) = take("nats.context").given() {
             let home = env.path("HOME");
-            let dir = env.path("XDG_CONFIG_HOME").or(home.as_ref().map(|home| home.join(".config")));
+            let dir =
+                env.path("XDG_CONFIG_HOME").or(home.as_ref().map(|home| home.join(".config")));
             nats = nats.or(read_context(&dir.unwrap_or_default(), home.as_deref(), &context)?);
         }
         let host = env.host();
@@ -104,7 +111,10 @@ impl Config {
             nats_server: Search {
                 explicit: path(take("dev.nats_server")),
                 path: env.path("PATH").map(Into::into),
-                checkouts: std::env::current_exe().into_iter().chain([env!("CARGO_MANIFEST_DIR").into()]).collect(),
+                checkouts: std::env::current_exe()
+                    .into_iter()
+                    .chain([env!("CARGO_MANIFEST_DIR").into()])
+                    .collect(),
             },
             who: format!("{}@{host}", env.user()),
             host,
@@ -122,7 +132,10 @@ fn patience(text: &str) -> Result<Duration, String> {
     }
 }
 
-fn flags(global: &Global, more: Vec<(&'static str, Option<String>)>) -> Vec<(&'static str, String)> {
+fn flags(
+    global: &Global,
+    more: Vec<(&'static str, Option<String>)>,
+) -> Vec<(&'static str, String)> {
     let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
     let nats = &global.nats;
     let mut flags = vec![

@@ -44,18 +44,48 @@ pub(super) const SETTINGS: &[Setting] = &[
     setting("prefix", "--prefix", &["TASKPARTY_PREFIX"], Some("taskparty"), Show::Plain),
     setting("log", "--log", &["TASKPARTY_LOG"], None, Show::Plain),
     setting("timeout", "--timeout", &["TASKPARTY_TIMEOUT"], Some("5s"), Show::Plain),
-    setting("nats.url", "--nats-url", &["TASKPARTY_NATS_URL", "NATS_URL"], Some("nats://127.0.0.1:4222"), Show::Url),
-    setting("nats.context", "--context", &["TASKPARTY_NATS_CONTEXT", "NATS_CONTEXT"], None, Show::Plain),
+    setting(
+        "nats.url",
+        "--nats-url",
+        &["TASKPARTY_NATS_URL", "NATS_URL"],
+        Some("nats://127.0.0.1:4222"),
+        Show::Url,
+    ),
+    setting(
+        "nats.context",
+        "--context",
+        &["TASKPARTY_NATS_CONTEXT", "NATS_CONTEXT"],
+        None,
+        Show::Plain,
+    ),
     setting("nats.creds", "--creds", &["TASKPARTY_NATS_CREDS", "NATS_CREDS"], None, Show::Plain),
     setting("nats.nkey", "--nkey", &["TASKPARTY_NATS_NKEY", "NATS_NKEY"], None, Show::Plain),
     setting("nats.user", "", &["TASKPARTY_NATS_USER", "NATS_USER"], None, Show::Plain),
     setting("nats.password", "", &["TASKPARTY_NATS_PASSWORD", "NATS_PASSWORD"], None, Show::Hidden),
     setting("nats.token", "", &["TASKPARTY_NATS_TOKEN", "NATS_TOKEN"], None, Show::Hidden),
     setting("nats.tls_ca", "--tlsca", &["TASKPARTY_NATS_TLS_CA", "NATS_CA"], None, Show::Plain),
-    setting("nats.tls_cert", "--tlscert", &["TASKPARTY_NATS_TLS_CERT", "NATS_CERT"], None, Show::Plain),
+    setting(
+        "nats.tls_cert",
+        "--tlscert",
+        &["TASKPARTY_NATS_TLS_CERT", "NATS_CERT"],
+        None,
+        Show::Plain,
+    ),
     setting("nats.tls_key", "--tlskey", &["TASKPARTY_NATS_TLS_KEY", "NATS_KEY"], None, Show::Plain),
-    setting("store.url", "--store-url", &["TASKPARTY_STORE_URL"], Some("sqlite:taskparty.db"), Show::Url),
-    setting("serve.roles", "--roles", &["TASKPARTY_ROLES"], Some("scheduler,log-writer,api"), Show::Plain),
+    setting(
+        "store.url",
+        "--store-url",
+        &["TASKPARTY_STORE_URL"],
+        Some("sqlite:taskparty.db"),
+        Show::Url,
+    ),
+    setting(
+        "serve.roles",
+        "--roles",
+        &["TASKPARTY_ROLES"],
+        Some("scheduler,log-writer,api"),
+        Show::Plain,
+    ),
     setting("dev.nats_server", "", &["TASKPARTY_NATS_SERVER"], None, Show::Plain),
 ];
 
@@ -77,7 +107,8 @@ pub(super) struct Found {
 
 impl Layers<'_> {
     pub(super) fn find(&self, setting: &'static Setting) -> Found {
-        let given = |value: String, source: String| Found { value: Some(value), source, by_default: None };
+        let given =
+            |value: String, source: String| Found { value: Some(value), source, by_default: None };
         if let Some((_, value)) = self.flags.iter().find(|(name, _)| *name == setting.name) {
             return given(value.clone(), format!("flag {}", setting.flag));
         }
@@ -108,9 +139,14 @@ impl Found {
     }
 
     /// What holds, read; an error says where it came from.
-    pub(super) fn parse<T>(self, name: &str, read: impl FnOnce(&str) -> Result<T, String>) -> Result<T, Failure> {
+    pub(super) fn parse<T>(
+        self,
+        name: &str,
+        read: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Result<T, Failure> {
         let source = self.source.clone();
-        read(&self.text()).map_err(|problem| Failure::invalid(format!("{name} (from {source}): {problem}")))
+        read(&self.text())
+            .map_err(|problem| Failure::invalid(format!("{name} (from {source}): {problem}")))
     }
 
     pub(super) fn shown(&self, setting: &Setting) -> Shown {
@@ -126,7 +162,9 @@ impl Found {
 
 fn without_user(url: &str) -> String {
     match (url.find("://"), url.rfind('@')) {
-        (Some(scheme), Some(at)) if at > scheme => format!("{}(hidden)@{}", &url[..scheme + 3], &url[at + 1..]),
+        (Some(scheme), Some(at)) if at > scheme => {
+            format!("{}(hidden)@{}", &url[..scheme + 3], &url[at + 1..])
+        }
         (None, Some(at)) => format!("(hidden)@{}", &url[at + 1..]),
         _ => url.into(),
     }
@@ -143,14 +181,18 @@ mod tests {
 
     #[test]
     fn flags_win_over_the_environment_over_the_file_over_defaults() {
-        let env = Env::from([("NATS_URL", "nats://u:secret@env"), ("TASKPARTY_NATS_TOKEN", "secret")]);
+        let env =
+            Env::from([("NATS_URL", "nats://u:secret@env"), ("TASKPARTY_NATS_TOKEN", "secret")]);
         let file = File {
             path: "taskparty.toml".into(),
             values: vec![("nats.url", "nats://file".into()), ("prefix", "from-file".into())],
         };
         let mut layers = Layers { flags: Vec::new(), env: &env, file: Some(file) };
         let shown = find("nats.url", &layers);
-        assert_eq!((shown.value.as_deref(), &*shown.source), (Some("nats://(hidden)@env"), "environment NATS_URL"));
+        assert_eq!(
+            (shown.value.as_deref(), &*shown.source),
+            (Some("nats://(hidden)@env"), "environment NATS_URL")
+        );
         assert_eq!(find("prefix", &layers).source, "file taskparty.toml");
         assert_eq!(find("store.url", &layers).source, "default");
         assert_eq!(find("nats.token", &layers).value.as_deref(), Some("(hidden)"));

@@ -10,7 +10,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
 
 use crate::failure::Failure;
 use crate::output::Output;
@@ -67,7 +69,9 @@ impl Checked {
 impl Bills {
     /// Makes the file anew, showing how far it is.
     pub(super) async fn generate(path: &Path, output: Output) -> Result<Self, Failure> {
-        let broken = |error: sqlx::Error| Failure::could_not(format!("the demo's bills {}: {error}", path.display()));
+        let broken = |error: sqlx::Error| {
+            Failure::could_not(format!("the demo's bills {}: {error}", path.display()))
+        };
         for end in ["", "-wal", "-shm"] {
             let _ = std::fs::remove_file(format!("{}{end}", path.display()));
         }
@@ -77,13 +81,22 @@ impl Bills {
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Normal)
             .busy_timeout(Duration::from_secs(10));
-        let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await.map_err(broken)?;
+        let pool = SqlitePoolOptions::new()
+            .max_connections(1)
+            .connect_with(options)
+            .await
+            .map_err(broken)?;
         sqlx::raw_sql(SCHEMA).execute(&pool).await.map_err(broken)?;
         let progress = progress(output);
         let mut made = 0;
         while made < BILLS {
             let next = (made + MADE_AT_ONCE).min(BILLS);
-            sqlx::query(MAKE).bind(made as i64).bind(next as i64).execute(&pool).await.map_err(broken)?;
+            sqlx::query(MAKE)
+                .bind(made as i64)
+                .bind(next as i64)
+                .execute(&pool)
+                .await
+                .map_err(broken)?;
             made = next;
             progress.set_position(made);
         }
@@ -101,7 +114,11 @@ impl Bills {
     /// Settles the next bills of a shard; says how many, and their sum. None are left at 0.
     ///
     /// In a task of its own: whoever stops waiting does not leave half a transaction behind.
-    pub(super) async fn settle_batch(&self, shard: u32, total: u32) -> Result<(u64, u64), sqlx::Error> {
+    pub(super) async fn settle_batch(
+        &self,
+        shard: u32,
+        total: u32,
+    ) -> Result<(u64, u64), sqlx::Error> {
         let pool = self.pool.clone();
         let settle = tokio::spawn(async move {
             let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await?;
@@ -111,7 +128,9 @@ impl Bills {
                 .bind(BATCH)
                 .fetch_all(&mut *transaction)
                 .await?;
-            if let (Some(first), Some(last)) = (taken.iter().map(|row| row.0).min(), taken.iter().map(|row| row.0).max()) {
+            if let (Some(first), Some(last)) =
+                (taken.iter().map(|row| row.0).min(), taken.iter().map(|row| row.0).max())
+            {
                 sqlx::query("UPDATE bills SET settled = 1 WHERE id BETWEEN $1 AND $2 AND id % $3 = $4 AND settled = 0")
                     .bind(first)
                     .bind(last)
@@ -147,7 +166,11 @@ impl Bills {
 
 /// A bar on a terminal, nothing elsewhere.
 fn progress(_: Output) -> ProgressBar {
-    let target = if std::io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let target = if std::io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr()
+    } else {
+        ProgressDrawTarget::hidden()
+    };
     let bar = ProgressBar::with_draw_target(Some(BILLS), target);
     match ProgressStyle::with_template("making bills {bar:30} {pos}/{len}") {
         Ok(style) => bar.with_style(style),
@@ -172,7 +195,8 @@ mod tests {
                 let mut count = 0;
                 // Each batch by two at once, as after a lost lease.
                 loop {
-                    let both = tokio::join!(bills.settle_batch(shard, 4), bills.settle_batch(shard, 4));
+                    let both =
+                        tokio::join!(bills.settle_batch(shard, 4), bills.settle_batch(shard, 4));
                     let settled = both.0.unwrap().0 + both.1.unwrap().0;
                     count += settled;
                     if settled == 0 {

@@ -14,7 +14,9 @@ use std::time::Duration;
 use taskparty_executor::Executor;
 use taskparty_nats::clock::Clock;
 use taskparty_nats::connect::Nats;
-use taskparty_scheduler::api::wire::{AppliedAll, Apply, Executors, Nothing, TriggerJob, Triggered};
+use taskparty_scheduler::api::wire::{
+    AppliedAll, Apply, Executors, Nothing, TriggerJob, Triggered,
+};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -52,7 +54,13 @@ pub(crate) struct Demo {
 impl Demo {
     /// Makes the bills, starts the executors, applies the jobs, and triggers what would not fire
     /// by itself at once.
-    pub(crate) async fn start(nats: Nats, by: String, folder: &Path, output: Output, clock: Clock) -> Result<Self, Failure> {
+    pub(crate) async fn start(
+        nats: Nats,
+        by: String,
+        folder: &Path,
+        output: Output,
+        clock: Clock,
+    ) -> Result<Self, Failure> {
         let bills = Bills::generate(&folder.join("bills.db"), output).await?;
         let client = Client::on(nats.clone(), by);
         let demo = Self {
@@ -126,12 +134,15 @@ async fn wait_for_executors(client: &Client) -> Result<(), Failure> {
     let end = Instant::now() + START;
     loop {
         let found: Executors = client.call("executor", "list", &Nothing {}).await?;
-        let live = found.items.iter().filter(|executor| executor.app.as_str() == service::APP).count();
+        let live =
+            found.items.iter().filter(|executor| executor.app.as_str() == service::APP).count();
         if live >= INSTANCES {
             return Ok(());
         }
         if Instant::now() >= end {
-            return Err(Failure::could_not(format!("only {live} of {INSTANCES} executors of the demo came up")));
+            return Err(Failure::could_not(format!(
+                "only {live} of {INSTANCES} executors of the demo came up"
+            )));
         }
         sleep(Duration::from_millis(50)).await;
     }

@@ -26,7 +26,12 @@ struct Settled {
 }
 
 /// One instance of the service.
-pub(super) fn executor(number: usize, nats: Nats, bills: Bills, clock: Clock) -> Result<Executor, Failure> {
+pub(super) fn executor(
+    number: usize,
+    nats: Nats,
+    bills: Bills,
+    clock: Clock,
+) -> Result<Executor, Failure> {
     let executor = Executor::new(APP).map_err(|error| Failure::could_not(error.to_string()))?;
     Ok(executor
         .nats(nats)
@@ -37,7 +42,9 @@ pub(super) fn executor(number: usize, nats: Nats, bills: Bills, clock: Clock) ->
         .handler("heartbeat", heartbeat)
         .handler("flakyImport", flaky_import)
         .handler("alwaysFails", always_fails)
-        .handler_with("reconcileBills", slots(SHARD_SLOTS), move |ctx, params| reconcile(ctx, params, bills.clone())))
+        .handler_with("reconcileBills", slots(SHARD_SLOTS), move |ctx, params| {
+            reconcile(ctx, params, bills.clone())
+        }))
 }
 
 async fn heartbeat(ctx: Context, _: Value) -> Result<String, HandlerError> {

@@ -90,7 +90,10 @@ impl Watch {
         expect(self.flaky_succeeded, format!("{FLAKY} has not succeeded"));
         expect(self.alerted, format!("{FAILS} has not ended in an alert"));
         let shards = self.shards.len();
-        expect(shards == SHARDS as usize, format!("{RECONCILE} has finished {shards} of {SHARDS} shards"));
+        expect(
+            shards == SHARDS as usize,
+            format!("{RECONCILE} has finished {shards} of {SHARDS} shards"),
+        );
         missing
     }
 

@@ -59,9 +59,15 @@ fn plain(file: &str, problem: String) -> ProblemField {
     ProblemField { file: Some(file.into()), job: None, field: String::new(), value: None, problem }
 }
 
-fn check(file: &str, documents: Vec<yaml::Document>, all: &mut Vec<Found>, problems: &mut Vec<ProblemField>) {
+fn check(
+    file: &str,
+    documents: Vec<yaml::Document>,
+    all: &mut Vec<Found>,
+    problems: &mut Vec<ProblemField>,
+) {
     if documents.is_empty() {
-        problems.push(plain(file, "there is no job in it: write one, or leave the file away".into()));
+        problems
+            .push(plain(file, "there is no job in it: write one, or leave the file away".into()));
     }
     for document in documents {
         let place = format!("{file}{}", document.place);
@@ -70,7 +76,11 @@ fn check(file: &str, documents: Vec<yaml::Document>, all: &mut Vec<Found>, probl
             Err(invalid) => {
                 let id = document.value.get("id").and_then(Value::as_str);
                 let found = ProblemField::of_job(id, invalid);
-                problems.extend(found.into_iter().map(|error| ProblemField { file: Some(place.clone()), ..error }));
+                problems.extend(
+                    found
+                        .into_iter()
+                        .map(|error| ProblemField { file: Some(place.clone()), ..error }),
+                );
             }
         }
     }
@@ -113,22 +123,31 @@ fn paths(names: &[String]) -> Result<Vec<PathBuf>, Failure> {
             paths.push(path);
             continue;
         }
-        let entries = std::fs::read_dir(&path).map_err(|error| Failure::invalid(format!("cannot read the folder {name}: {error}")))?;
-        let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(|path| is_job_file(path)).collect();
+        let entries = std::fs::read_dir(&path)
+            .map_err(|error| Failure::invalid(format!("cannot read the folder {name}: {error}")))?;
+        let mut files: Vec<PathBuf> =
+            entries.flatten().map(|entry| entry.path()).filter(|path| is_job_file(path)).collect();
         files.sort();
         if files.is_empty() {
-            return Err(Failure::invalid(format!("there is no .yaml, .yml or .json file in the folder {name}")));
+            return Err(Failure::invalid(format!(
+                "there is no .yaml, .yml or .json file in the folder {name}"
+            )));
         }
         paths.extend(files);
     }
     if paths.len() > MOST_FILES {
-        return Err(Failure::invalid(format!("{} files at once; give at most {MOST_FILES}", paths.len())));
+        return Err(Failure::invalid(format!(
+            "{} files at once; give at most {MOST_FILES}",
+            paths.len()
+        )));
     }
     Ok(paths)
 }
 
 fn is_job_file(path: &Path) -> bool {
-    let known = |end: &std::ffi::OsStr| ["yaml", "yml", "json"].iter().any(|known| end.eq_ignore_ascii_case(known));
+    let known = |end: &std::ffi::OsStr| {
+        ["yaml", "yml", "json"].iter().any(|known| end.eq_ignore_ascii_case(known))
+    };
     path.is_file() && path.extension().is_some_and(known)
 }
 

@@ -36,26 +36,34 @@ fn options() -> Options {
 
 /// All jobs of a file; what holds nothing is left out.
 pub(super) fn documents(text: &str) -> Result<Vec<Document>, String> {
-    let parsed: Vec<Spanned<Value>> =
-        serde_saphyr::from_multiple_with_options(text, options()).map_err(|error| error.to_string())?;
+    let parsed: Vec<Spanned<Value>> = serde_saphyr::from_multiple_with_options(text, options())
+        .map_err(|error| error.to_string())?;
     let mut found = Vec::new();
     let single = parsed.len() == 1;
     for (index, document) in parsed.into_iter().enumerate() {
         let line = document.defined.line();
-        let place = if single { format!(":{line}") } else { format!(":{line} (document {})", index + 1) };
+        let place =
+            if single { format!(":{line}") } else { format!(":{line} (document {})", index + 1) };
         match document.value {
             Value::Null => {}
             Value::Object(map) if map.contains_key("jobs") && !map.contains_key("id") => {
                 found.extend(list(text, single, map, &place)?);
             }
-            Value::Array(_) => return Err(format!("{place}: this is a list; write it under `jobs:`")),
+            Value::Array(_) => {
+                return Err(format!("{place}: this is a list; write it under `jobs:`"));
+            }
             value => found.push(Document { place, value }),
         }
     }
     Ok(found)
 }
 
-fn list(text: &str, single: bool, map: serde_json::Map<String, Value>, place: &str) -> Result<Vec<Document>, String> {
+fn list(
+    text: &str,
+    single: bool,
+    map: serde_json::Map<String, Value>,
+    place: &str,
+) -> Result<Vec<Document>, String> {
     if let Some(other) = map.keys().find(|key| *key != "jobs") {
         return Err(format!("{place}: {other}: there is no such field beside `jobs:`"));
     }
@@ -63,10 +71,17 @@ fn list(text: &str, single: bool, map: serde_json::Map<String, Value>, place: &s
         return Err(format!("{place}: jobs: write a list of jobs"));
     };
     // Read again for the lines, where that is possible.
-    let lines = if single { serde_saphyr::from_str_with_options::<List>(text, options()).ok() } else { None };
-    let lines: Vec<u64> = lines.iter().flat_map(|list| &list.jobs).map(|job| job.defined.line()).collect();
+    let lines = if single {
+        serde_saphyr::from_str_with_options::<List>(text, options()).ok()
+    } else {
+        None
+    };
+    let lines: Vec<u64> =
+        lines.iter().flat_map(|list| &list.jobs).map(|job| job.defined.line()).collect();
     let documents = items.iter().enumerate().map(|(index, value)| Document {
-        place: lines.get(index).map_or(format!("{place}, job {}", index + 1), |line| format!(":{line}")),
+        place: lines
+            .get(index)
+            .map_or(format!("{place}, job {}", index + 1), |line| format!(":{line}")),
         value: value.clone(),
     });
     Ok(documents.collect())
@@ -85,7 +100,8 @@ mod tests {
     #[test]
     fn words_of_yaml_1_1_are_texts() {
         let found = values("on: yes\nno: [off, y, n, true, null]\ntime: 12:30:00\noctal: 010");
-        let expected = json!({"on": "yes", "no": ["off", "y", "n", true, null], "time": "12:30:00"});
+        let expected =
+            json!({"on": "yes", "no": ["off", "y", "n", true, null], "time": "12:30:00"});
         for (key, value) in expected.as_object().unwrap() {
             assert_eq!(&found[0][key], value, "{key}");
         }

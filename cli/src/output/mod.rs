@@ -61,7 +61,11 @@ impl Output {
     }
 
     /// Prints `data` as asked for: `people` makes the text for a table.
-    pub(crate) fn print<T: Serialize>(self, data: &T, people: impl FnOnce(&T) -> String) -> Result<(), Failure> {
+    pub(crate) fn print<T: Serialize>(
+        self,
+        data: &T,
+        people: impl FnOnce(&T) -> String,
+    ) -> Result<(), Failure> {
         let text = match self.format {
             Format::Table => people(data),
             Format::Json => json(data)?,
@@ -105,7 +109,8 @@ impl Output {
 }
 
 fn json<T: Serialize>(data: &T) -> Result<String, Failure> {
-    serde_json::to_string_pretty(data).map_err(|error| Failure::could_not(format!("cannot write JSON: {error}")))
+    serde_json::to_string_pretty(data)
+        .map_err(|error| Failure::could_not(format!("cannot write JSON: {error}")))
 }
 
 fn people_problem(problem: &Problem) -> String {

@@ -37,7 +37,8 @@ impl Table {
     /// The table as text, without blanks at the ends of lines.
     pub(crate) fn text(&self) -> String {
         let text = self.0.to_string();
-        let lines: Vec<&str> = text.lines().map(|line| line.strip_prefix(' ').unwrap_or(line).trim_end()).collect();
+        let lines: Vec<&str> =
+            text.lines().map(|line| line.strip_prefix(' ').unwrap_or(line).trim_end()).collect();
         lines.join("\n")
     }
 }
@@ -71,7 +72,11 @@ fn rough(time: TimeDelta) -> String {
 pub(crate) fn in_words(time: TimeDelta) -> String {
     let ms = u64::try_from(time.num_milliseconds()).unwrap_or(0);
     let precise = if ms < 10_000 { ms } else { ms / 1_000 * 1_000 };
-    if precise == 0 { "0ms".into() } else { taskparty_common::duration::format(Duration::from_millis(precise)) }
+    if precise == 0 {
+        "0ms".into()
+    } else {
+        taskparty_common::duration::format(Duration::from_millis(precise))
+    }
 }
 
 #[cfg(test)]

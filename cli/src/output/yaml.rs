@@ -8,8 +8,26 @@ use crate::failure::Failure;
 
 /// The fields of a spec in the order in which people write them; others follow.
 const ORDER: [&str; 20] = [
-    "id", "title", "description", "owner", "app", "handler", "schedule", "params", "route", "shards", "shard_params",
-    "overlap", "misfire", "retry", "redeliveries", "timeout", "start_deadline", "no_executor_wait", "alert", "labels",
+    "id",
+    "title",
+    "description",
+    "owner",
+    "app",
+    "handler",
+    "schedule",
+    "params",
+    "route",
+    "shards",
+    "shard_params",
+    "overlap",
+    "misfire",
+    "retry",
+    "redeliveries",
+    "timeout",
+    "start_deadline",
+    "no_executor_wait",
+    "alert",
+    "labels",
 ];
 
 /// `data` as YAML.

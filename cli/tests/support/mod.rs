@@ -101,7 +101,11 @@ impl Desk {
         if let Some(url) = &self.url {
             command.env("NATS_URL", url);
         }
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
         command
     }
 
@@ -118,7 +122,10 @@ impl Desk {
             std::fs::write(&path, stdin).unwrap();
             command.stdin(std::fs::File::open(path).unwrap());
         }
-        let output = tokio::time::timeout(PATIENCE, command.output()).await.expect("it ends in time").unwrap();
+        let output = tokio::time::timeout(PATIENCE, command.output())
+            .await
+            .expect("it ends in time")
+            .unwrap();
         Ran {
             code: output.status.code().unwrap_or(-1),
             stdout: String::from_utf8(output.stdout).unwrap(),
@@ -154,7 +161,8 @@ impl Rig {
             drain: Duration::from_secs(5),
         };
         let shutdown = CancellationToken::new();
-        let node = Node::start(config, nats.clone(), Clock::system(), shutdown.clone()).await.unwrap();
+        let node =
+            Node::start(config, nats.clone(), Clock::system(), shutdown.clone()).await.unwrap();
         Self { desk, nats, node, shutdown, server }
     }
 

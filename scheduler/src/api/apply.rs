@@ -64,7 +64,8 @@ fn read(request: &Apply) -> Result<Vec<JobSpec>, Problem> {
         return Err(Problem::field("jobs", None, "it is empty: send at least one job"));
     }
     if request.jobs.len() > MOST_JOBS {
-        let detail = format!("{} jobs in one request; send at most {MOST_JOBS}", request.jobs.len());
+        let detail =
+            format!("{} jobs in one request; send at most {MOST_JOBS}", request.jobs.len());
         return Err(Problem::new(Code::TooLarge, detail));
     }
     if request.check_revision.is_some() && request.jobs.len() != 1 {
@@ -75,9 +76,14 @@ fn read(request: &Apply) -> Result<Vec<JobSpec>, Problem> {
     for value in &request.jobs {
         match JobSpec::from_json(value, Unknown::Refuse) {
             Ok(spec) if specs.iter().any(|other| other.id == spec.id) => {
-                let problem = "there are two jobs of this id in the request; give each its own".into();
-                let error = FieldError { field: "id".into(), value: Some(spec.id.to_string()), problem };
-                errors.push(ProblemField { job: Some(spec.id.to_string()), ..ProblemField::new(error) });
+                let problem =
+                    "there are two jobs of this id in the request; give each its own".into();
+                let error =
+                    FieldError { field: "id".into(), value: Some(spec.id.to_string()), problem };
+                errors.push(ProblemField {
+                    job: Some(spec.id.to_string()),
+                    ..ProblemField::new(error)
+                });
             }
             Ok(spec) => specs.push(spec),
             Err(invalid) => {
@@ -93,7 +99,10 @@ fn all(errors: Vec<ProblemField>) -> Problem {
     let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
     let code = if errors.iter().all(|error| error.problem.contains("not yet")) {
         Code::NotYet
-    } else if errors.iter().all(|error| error.problem.contains("the limit is") && error.problem.contains("bytes")) {
+    } else if errors
+        .iter()
+        .all(|error| error.problem.contains("the limit is") && error.problem.contains("bytes"))
+    {
         Code::TooLarge
     } else {
         Code::Invalid
@@ -155,11 +164,14 @@ async fn save(api: &Api, request: &Apply, plan: Planned) -> Result<Applied, Prob
                 return Ok(applied);
             }
             // Who was faster saved the same, or nobody asked to be told: decide on what is there.
-            Written::Conflict(found) if request.check_revision.is_none() && found.revision == stored.revision => {
+            Written::Conflict(found)
+                if request.check_revision.is_none() && found.revision == stored.revision =>
+            {
                 stored = found;
             }
             Written::Conflict(found) => {
-                let same = found.job().and_then(Result::ok).is_some_and(|job| job.spec == after.spec);
+                let same =
+                    found.job().and_then(Result::ok).is_some_and(|job| job.spec == after.spec);
                 if !same || request.check_revision.is_some() {
                     return Err(Problem::conflict(spec.id.as_str(), found.visible_revision()));
                 }
@@ -167,7 +179,10 @@ async fn save(api: &Api, request: &Apply, plan: Planned) -> Result<Applied, Prob
             }
         }
     }
-    Err(Problem::unavailable(format!("job {} could not be saved: NATS did not confirm it; try again", spec.id)))
+    Err(Problem::unavailable(format!(
+        "job {} could not be saved: NATS did not confirm it; try again",
+        spec.id
+    )))
 }
 
 fn next(before: Option<&Job>, spec: JobSpec, request: &Apply, now: DateTime<Utc>) -> Job {
@@ -179,7 +194,8 @@ fn next(before: Option<&Job>, spec: JobSpec, request: &Apply, now: DateTime<Utc>
             if !request.paused {
                 return job;
             }
-            let paused = Paused { at: now, by: by.into(), reason: "applied paused".into(), until: None };
+            let paused =
+                Paused { at: now, by: by.into(), reason: "applied paused".into(), until: None };
             job.with_pause(Some(paused), now, by)
         }
     }

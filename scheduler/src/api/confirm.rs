@@ -24,7 +24,11 @@ pub(super) async fn confirm(api: &Api, revision: u64) -> Confirmation {
     let end = Instant::now() + DEADLINE;
     loop {
         let waiting_for: Vec<String> = match api.buckets.entries(Bucket::Schedulers, ">").await {
-            Ok(entries) => entries.iter().filter(|entry| lags(entry, revision)).map(|entry| entry.key.clone()).collect(),
+            Ok(entries) => entries
+                .iter()
+                .filter(|entry| lags(entry, revision))
+                .map(|entry| entry.key.clone())
+                .collect(),
             Err(error) => vec![format!("(the schedulers cannot be read: {error})")],
         };
         if waiting_for.is_empty() || Instant::now() + LOOK >= end {

@@ -38,7 +38,8 @@ impl Stored {
     /// The job, or why its definition cannot be read; none when there is no job.
     pub(super) fn job(&self) -> Option<Result<Job, String>> {
         self.body.as_ref().map(|body| {
-            let value: Value = serde_json::from_slice(body).map_err(|error| format!("it is no JSON: {error}"))?;
+            let value: Value =
+                serde_json::from_slice(body).map_err(|error| format!("it is no JSON: {error}"))?;
             Job::from_json(&value).map_err(|invalid| invalid.to_string())
         })
     }
@@ -90,7 +91,12 @@ impl Definitions {
     }
 
     /// Saves `body` where the job still has `revision`.
-    pub(super) async fn write(&self, id: &JobId, body: Bytes, revision: u64) -> Result<Written, Problem> {
+    pub(super) async fn write(
+        &self,
+        id: &JobId,
+        body: Bytes,
+        revision: u64,
+    ) -> Result<Written, Problem> {
         match self.0.put_if(Bucket::Jobs, id.as_str(), revision, body, None).await {
             Ok(Swap::Done { revision }) => Ok(Written::Stored(revision)),
             Ok(Swap::Lost { current }) => Ok(Written::Conflict(Stored::of(current))),
@@ -102,7 +108,8 @@ impl Definitions {
     /// Deletes the job where it still has `revision`.
     pub(super) async fn delete(&self, id: &JobId, revision: u64) -> Result<Written, Problem> {
         let key = self.0.nats().names().key(Bucket::Jobs, id.as_str());
-        let draft = Draft::new(key, Bytes::new()).expect_last(revision).header("KV-Operation", "DEL");
+        let draft =
+            Draft::new(key, Bytes::new()).expect_last(revision).header("KV-Operation", "DEL");
         match self.0.publisher().publish_within(draft, DELETE).await {
             Ok(stored) => Ok(Written::Stored(stored.seq)),
             Err(PublishError::WrongLastSequence { .. } | PublishError::Unconfirmed(_)) => {
@@ -125,7 +132,12 @@ pub(super) fn job_id(id: &str) -> Result<JobId, Problem> {
 
 /// The stored definition of `id` cannot be used.
 pub(super) fn broken(id: &str, why: &str) -> Problem {
-    Problem::new(Code::Conflict, format!("the stored definition of job {id:?} is broken: {why}; apply the job again, or delete it"))
+    Problem::new(
+        Code::Conflict,
+        format!(
+            "the stored definition of job {id:?} is broken: {why}; apply the job again, or delete it"
+        ),
+    )
 }
 
 /// A read that did not work.
@@ -142,7 +154,9 @@ pub(super) fn unreadable(error: ReadError) -> Problem {
 pub(super) fn refused(error: PublishError) -> Problem {
     match error {
         PublishError::TooLarge(_) => Problem::new(Code::TooLarge, error.to_string()),
-        PublishError::Full(_) => Problem::unavailable(format!("{error}; `taskparty doctor` shows how full the streams are")),
+        PublishError::Full(_) => Problem::unavailable(format!(
+            "{error}; `taskparty doctor` shows how full the streams are"
+        )),
         _ => Problem::unavailable(format!("{error}; nothing more is known, try again")),
     }
 }

@@ -32,11 +32,17 @@ fn compare(path: &str, before: &Value, after: &Value, found: &mut Vec<FieldDiff>
         found.push(FieldDiff { field: path.into(), before: shown(before), after: shown(after) });
         return;
     };
-    let mut fields: Vec<&String> = b.keys().chain(a.keys().filter(|field| !b.contains_key(*field))).collect();
+    let mut fields: Vec<&String> =
+        b.keys().chain(a.keys().filter(|field| !b.contains_key(*field))).collect();
     fields.dedup();
     for field in fields {
         let path = if path.is_empty() { field.clone() } else { format!("{path}.{field}") };
-        compare(&path, a.get(field).unwrap_or(&Value::Null), b.get(field).unwrap_or(&Value::Null), found);
+        compare(
+            &path,
+            a.get(field).unwrap_or(&Value::Null),
+            b.get(field).unwrap_or(&Value::Null),
+            found,
+        );
     }
 }
 
@@ -72,7 +78,10 @@ mod tests {
         let found = diff(Some(&before), &after);
         let fields: Vec<&str> = found.iter().map(|diff| diff.field.as_str()).collect();
         assert_eq!(fields, ["params", "retry.max"]);
-        assert_eq!((found[1].before.clone(), found[1].after.clone()), (Some(json!(1)), Some(json!(2))));
+        assert_eq!(
+            (found[1].before.clone(), found[1].after.clone()),
+            (Some(json!(1)), Some(json!(2)))
+        );
         assert!(diff(Some(&after), &after).is_empty());
     }
 }

@@ -37,7 +37,11 @@ pub(super) async fn run(api: &Api, _: Nothing) -> Result<Diagnosis, Problem> {
 }
 
 fn cannot(check: &str, problem: impl std::fmt::Display) -> Check {
-    Check::fail(check, format!("could not be checked: {problem}"), "look at the NATS servers: `nats server report jetstream`")
+    Check::fail(
+        check,
+        format!("could not be checked: {problem}"),
+        "look at the NATS servers: `nats server report jetstream`",
+    )
 }
 
 async fn topology_is_right(api: &Api) -> Check {
@@ -45,12 +49,23 @@ async fn topology_is_right(api: &Api) -> Check {
     match topology::show(api, Nothing {}).await {
         Err(problem) => cannot(NAME, problem),
         Ok(found) => {
-            let wrong: Vec<&str> =
-                found.items.iter().filter(|item| item.state != "ok").map(|item| item.name.as_str()).collect();
+            let wrong: Vec<&str> = found
+                .items
+                .iter()
+                .filter(|item| item.state != "ok")
+                .map(|item| item.name.as_str())
+                .collect();
             if wrong.is_empty() {
-                Check::ok(NAME, format!("{} streams, buckets and consumers as they should be", found.items.len()))
+                Check::ok(
+                    NAME,
+                    format!(
+                        "{} streams, buckets and consumers as they should be",
+                        found.items.len()
+                    ),
+                )
             } else {
-                let todo = "`taskparty topology show` says what; `taskparty topology apply` mends it";
+                let todo =
+                    "`taskparty topology show` says what; `taskparty topology apply` mends it";
                 Check::warn(NAME, format!("missing or different: {}", wrong.join(", ")), todo)
             }
         }
@@ -61,14 +76,21 @@ async fn streams_have_room(api: &Api) -> Vec<Check> {
     const NAME: &str = "room";
     let names = api.nats.names();
     let mut checks = Vec::new();
-    let streams = [names.results_stream(), names.triggers_stream(), names.logs_stream(), names.alerts_stream()];
+    let streams = [
+        names.results_stream(),
+        names.triggers_stream(),
+        names.logs_stream(),
+        names.alerts_stream(),
+    ];
     for stream in streams {
         match stream_info(api.nats.js(), &stream).await {
             Err(error) => checks.push(cannot(NAME, error)),
             Ok(info) => {
-                let percent = info.max_bytes.map(|most| info.bytes.saturating_mul(100) / most.max(1));
+                let percent =
+                    info.max_bytes.map(|most| info.bytes.saturating_mul(100) / most.max(1));
                 // The oldest lines of a log make room by themselves.
-                let full = percent.is_some_and(|percent| percent > FULL) && stream == names.results_stream();
+                let full = percent.is_some_and(|percent| percent > FULL)
+                    && stream == names.results_stream();
                 if full {
                     let what = format!("{stream} is {}% full", percent.unwrap_or(0));
                     let todo = "results are refused when it is full: see that the log writer runs, or allow it more";
@@ -88,11 +110,14 @@ async fn schedulers_live(api: &Api) -> Check {
     let found: Result<Schedulers, Problem> = live::schedulers(api, Nothing {}).await;
     match found {
         Err(problem) => cannot(NAME, problem),
-        Ok(found) if found.items.is_empty() => {
-            Check::fail(NAME, "none is live: no job fires", "start one: `taskparty serve --roles scheduler`")
-        }
+        Ok(found) if found.items.is_empty() => Check::fail(
+            NAME,
+            "none is live: no job fires",
+            "start one: `taskparty serve --roles scheduler`",
+        ),
         Ok(found) => {
-            let mut versions: Vec<&str> = found.items.iter().map(|entry| entry.version.as_str()).collect();
+            let mut versions: Vec<&str> =
+                found.items.iter().map(|entry| entry.version.as_str()).collect();
             versions.sort_unstable();
             versions.dedup();
             let what = format!("{} live, version {}", found.items.len(), versions.join(" and "));
@@ -110,9 +135,11 @@ async fn executors_live(api: &Api) -> Check {
     let found: Result<Executors, Problem> = live::executors(api, Nothing {}).await;
     match found {
         Err(problem) => cannot(NAME, problem),
-        Ok(found) if found.items.is_empty() => {
-            Check::warn(NAME, "none is live: fires wait for one, and then fail", "start the services that run the jobs")
-        }
+        Ok(found) if found.items.is_empty() => Check::warn(
+            NAME,
+            "none is live: fires wait for one, and then fail",
+            "start the services that run the jobs",
+        ),
         Ok(found) => Check::ok(NAME, format!("{} live", found.items.len())),
     }
 }
@@ -122,14 +149,24 @@ async fn log_writer_follows(api: &Api) -> Check {
     let stream = api.nats.names().results_stream();
     match consumer_info(api.nats.js(), &stream, LOG_WRITER).await {
         Err(error) => cannot(NAME, error),
-        Ok(None) => Check::fail(NAME, "its consumer is missing", "`taskparty topology apply`, then restart the node"),
+        Ok(None) => Check::fail(
+            NAME,
+            "its consumer is missing",
+            "`taskparty topology apply`, then restart the node",
+        ),
         Ok(Some(info)) if info.waiting == 0 && info.pending > 0 => {
             let what = format!("nobody takes results; {} wait", info.pending);
-            Check::fail(NAME, what, "start one: `taskparty serve --roles log-writer`; nothing is lost meanwhile")
+            Check::fail(
+                NAME,
+                what,
+                "start one: `taskparty serve --roles log-writer`; nothing is lost meanwhile",
+            )
         }
-        Ok(Some(info)) if info.pending > LAG => {
-            Check::warn(NAME, format!("{} results wait to be written", info.pending), "history is behind: look at the disk and the log of the log writer")
-        }
+        Ok(Some(info)) if info.pending > LAG => Check::warn(
+            NAME,
+            format!("{} results wait to be written", info.pending),
+            "history is behind: look at the disk and the log of the log writer",
+        ),
         Ok(Some(info)) => Check::ok(NAME, format!("{} results wait", info.pending)),
     }
 }
@@ -139,10 +176,16 @@ async fn triggers_are_taken(api: &Api) -> Check {
     let stream = api.nats.names().triggers_stream();
     match consumer_info(api.nats.js(), &stream, SCHEDULERS).await {
         Err(error) => cannot(NAME, error),
-        Ok(None) => Check::fail(NAME, "their consumer is missing", "`taskparty topology apply`, then restart the node"),
-        Ok(Some(info)) if info.waiting == 0 && info.pending > 0 => {
-            Check::fail(NAME, format!("nobody takes them; {} wait", info.pending), "start a scheduler: `taskparty serve --roles scheduler`")
-        }
+        Ok(None) => Check::fail(
+            NAME,
+            "their consumer is missing",
+            "`taskparty topology apply`, then restart the node",
+        ),
+        Ok(Some(info)) if info.waiting == 0 && info.pending > 0 => Check::fail(
+            NAME,
+            format!("nobody takes them; {} wait", info.pending),
+            "start a scheduler: `taskparty serve --roles scheduler`",
+        ),
         Ok(Some(info)) => Check::ok(NAME, format!("{} wait", info.pending)),
     }
 }
@@ -151,7 +194,9 @@ async fn history_answers(api: &Api) -> Check {
     const NAME: &str = "history";
     match api.store.runs(&crate::store::RunFilter { limit: Some(1), ..Default::default() }).await {
         Ok(_) => Check::ok(NAME, format!("{} answers", api.store.path().display())),
-        Err(error) => Check::fail(NAME, error.to_string(), "mend the store; results wait in NATS meanwhile"),
+        Err(error) => {
+            Check::fail(NAME, error.to_string(), "mend the store; results wait in NATS meanwhile")
+        }
     }
 }
 
@@ -188,8 +233,15 @@ async fn clock_is_right(api: &Api) -> Check {
             let behind = latest - api.clock.now();
             // The other way round a late heartbeat looks the same, up to its time to live.
             if behind > CLOCKS || -behind > CLOCKS + TimeDelta::seconds(4) {
-                let what = format!("the node's clock and the NATS server's differ by about {} s", behind.num_seconds().abs());
-                Check::fail(NAME, what, "set the clocks with NTP: a scheduler whose clock is off does not fire")
+                let what = format!(
+                    "the node's clock and the NATS server's differ by about {} s",
+                    behind.num_seconds().abs()
+                );
+                Check::fail(
+                    NAME,
+                    what,
+                    "set the clocks with NTP: a scheduler whose clock is off does not fire",
+                )
             } else {
                 Check::ok(NAME, "the node's and the NATS server's agree")
             }

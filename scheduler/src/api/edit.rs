@@ -25,7 +25,11 @@ pub(super) async fn pause(api: &Api, request: PauseJob) -> Result<Edited, Proble
     edit(api, &request.id, |job, now| {
         let by = who(&request.by);
         let same = job.is_paused(now)
-            && job.meta.paused.as_ref().is_some_and(|p| p.reason == request.reason && p.until == request.until);
+            && job
+                .meta
+                .paused
+                .as_ref()
+                .is_some_and(|p| p.reason == request.reason && p.until == request.until);
         let paused =
             Paused { at: now, by: by.into(), reason: request.reason.clone(), until: request.until };
         (!same).then(|| job.with_pause(Some(paused), now, by))

@@ -27,7 +27,9 @@ pub(super) async fn list(api: &Api, request: ListJobs) -> Result<Page<JobView>, 
         if request.after.as_ref().is_some_and(|after| id <= *after) {
             continue;
         }
-        let Some(view) = view(api, &id, &stored).filter(|view| wanted(&request, view)) else { continue };
+        let Some(view) = view(api, &id, &stored).filter(|view| wanted(&request, view)) else {
+            continue;
+        };
         bytes += stored.body.as_ref().map_or(0, bytes::Bytes::len) + 200;
         if page.items.len() == limit || (bytes > MOST_BYTES && !page.items.is_empty()) {
             page.next = page.items.last().map(|last: &JobView| last.id.clone());
@@ -74,9 +76,10 @@ fn view(api: &Api, id: &str, stored: &Stored) -> Option<JobView> {
     };
     Some(match stored.job()? {
         Err(why) => JobView { broken: Some(why), ..base },
-        Ok(job) if job.spec.id.as_str() != id => {
-            JobView { broken: Some(format!("it is stored as {id} and calls itself {}", job.spec.id)), ..base }
-        }
+        Ok(job) if job.spec.id.as_str() != id => JobView {
+            broken: Some(format!("it is stored as {id} and calls itself {}", job.spec.id)),
+            ..base
+        },
         Ok(job) => JobView {
             paused: job.is_paused(now),
             next_fire: fires(&job, now).first().copied(),

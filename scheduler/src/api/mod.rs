@@ -70,7 +70,11 @@ struct Api {
 ///
 /// # Errors
 /// [`ApiError`] when the service cannot be registered; then nothing runs.
-pub async fn start(parts: ApiParts, shutdown: CancellationToken, tasks: &TaskTracker) -> Result<(), ApiError> {
+pub async fn start(
+    parts: ApiParts,
+    shutdown: CancellationToken,
+    tasks: &TaskTracker,
+) -> Result<(), ApiError> {
     let ApiParts { buckets, topology, store, clock } = parts;
     let api = Api {
         nats: buckets.nats().clone(),

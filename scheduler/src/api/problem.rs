@@ -138,14 +138,18 @@ impl Problem {
 
     /// There is no run of this id.
     pub fn no_run(run: &str) -> Self {
-        let detail = format!("there is no run {run:?} in the history; `taskparty run list` shows all");
+        let detail =
+            format!("there is no run {run:?} in the history; `taskparty run list` shows all");
         Self::new(Code::NotFound, detail)
     }
 
     /// Somebody else changed the job meanwhile; it has this revision now.
     pub fn conflict(id: &str, revision: u64) -> Self {
-        let found = if revision == 0 { "is not there".into() } else { format!("has revision {revision}") };
-        let detail = format!("job {id:?} was changed by somebody else: it {found} now; look at it, then apply again");
+        let found =
+            if revision == 0 { "is not there".into() } else { format!("has revision {revision}") };
+        let detail = format!(
+            "job {id:?} was changed by somebody else: it {found} now; look at it, then apply again"
+        );
         Self { revision: Some(revision), ..Self::new(Code::Conflict, detail) }
     }
 

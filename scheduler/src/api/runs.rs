@@ -14,10 +14,14 @@ const MOST: usize = 500;
 
 /// Runs, the latest first.
 pub(super) async fn list(api: &Api, request: ListRuns) -> Result<Page<RunRow>, Problem> {
-    let wrong = |field: &str, value: &str, problem: String| Problem::field(field, Some(format!("{value:?}")), problem);
+    let wrong = |field: &str, value: &str, problem: String| {
+        Problem::field(field, Some(format!("{value:?}")), problem)
+    };
     let job = match &request.job {
         None => None,
-        Some(job) => Some(JobId::new(job).map_err(|error| Problem::field("job", None, error.to_string()))?),
+        Some(job) => {
+            Some(JobId::new(job).map_err(|error| Problem::field("job", None, error.to_string()))?)
+        }
     };
     let states = match &request.state {
         None => Vec::new(),
@@ -26,10 +30,13 @@ pub(super) async fn list(api: &Api, request: ListRuns) -> Result<Page<RunRow>, P
             wrong("state", word, format!("it is one of {}", known.join(", ")))
         })?],
     };
-    let after = match &request.after {
-        None => None,
-        Some(after) => Some(Uuid::parse_str(after).map_err(|_| wrong("after", after, "send the `next` of an earlier answer".into()))?),
-    };
+    let after =
+        match &request.after {
+            None => None,
+            Some(after) => Some(Uuid::parse_str(after).map_err(|_| {
+                wrong("after", after, "send the `next` of an earlier answer".into())
+            })?),
+        };
     let limit = request.limit.unwrap_or(50).clamp(1, MOST);
     let filter = RunFilter {
         job,
@@ -48,8 +55,13 @@ pub(super) async fn get(api: &Api, request: OneRun) -> Result<RunDetail, Problem
 }
 
 pub(super) async fn detail(api: &Api, run: &str) -> Result<RunDetail, Problem> {
-    let id = Uuid::parse_str(run)
-        .map_err(|_| Problem::field("run", Some(format!("{run:?}")), "it is no run id; `taskparty run list` shows them"))?;
+    let id = Uuid::parse_str(run).map_err(|_| {
+        Problem::field(
+            "run",
+            Some(format!("{run:?}")),
+            "it is no run id; `taskparty run list` shows them",
+        )
+    })?;
     api.store.run(id).await.map_err(unavailable)?.ok_or_else(|| Problem::no_run(run))
 }
 

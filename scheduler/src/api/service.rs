@@ -61,7 +61,11 @@ pub const ENDPOINTS: [(&str, &str); 16] = [
 ];
 
 /// Registers the service, and answers requests in tasks of `tasks` until `shutdown`.
-pub(super) async fn start(api: Arc<Api>, shutdown: CancellationToken, tasks: &TaskTracker) -> Result<(), ApiError> {
+pub(super) async fn start(
+    api: Arc<Api>,
+    shutdown: CancellationToken,
+    tasks: &TaskTracker,
+) -> Result<(), ApiError> {
     let service = register(&api).await?;
     let mut endpoints = Vec::with_capacity(ENDPOINTS.len());
     for (noun, verb) in ENDPOINTS {
@@ -72,29 +76,53 @@ pub(super) async fn start(api: Arc<Api>, shutdown: CancellationToken, tasks: &Ta
     Ok(())
 }
 
-async fn serve(api: Arc<Api>, service: Service, endpoints: Vec<(Endpoint, Name)>, shutdown: CancellationToken) {
+async fn serve(
+    api: Arc<Api>,
+    service: Service,
+    endpoints: Vec<(Endpoint, Name)>,
+    shutdown: CancellationToken,
+) {
     let room = Arc::new(Semaphore::new(AT_ONCE));
     let (work, loops) = (TaskTracker::new(), TaskTracker::new());
     for (endpoint, name) in endpoints {
-        loops.spawn(take(endpoint, api.clone(), name, room.clone(), work.clone(), shutdown.clone()));
+        loops.spawn(take(
+            endpoint,
+            api.clone(),
+            name,
+            room.clone(),
+            work.clone(),
+            shutdown.clone(),
+        ));
     }
     loops.close();
     loops.wait().await;
     let _ = service.stop().await;
     work.close();
     if timeout(DRAIN, work.wait()).await.is_err() {
-        tracing::warn!(requests = work.len(), "Requests were still being answered when the time to drain ended.");
+        tracing::warn!(
+            requests = work.len(),
+            "Requests were still being answered when the time to drain ended."
+        );
     }
 }
 
 async fn register(api: &Api) -> Result<Service, ApiError> {
     let prefix = api.nats.names().prefix().to_string();
     let builder = api.nats.client().service_builder();
-    let builder = builder.description("TaskParty: jobs, runs, executors, schedulers").queue_group("api");
-    builder.start(prefix, env!("CARGO_PKG_VERSION")).await.map_err(|error| ApiError(error.to_string()))
+    let builder =
+        builder.description("TaskParty: jobs, runs, executors, schedulers").queue_group("api");
+    builder
+        .start(prefix, env!("CARGO_PKG_VERSION"))
+        .await
+        .map_err(|error| ApiError(error.to_string()))
 }
 
-async fn endpoint(service: &Service, api: &Api, noun: &str, verb: &str) -> Result<Endpoint, ApiError> {
+async fn endpoint(
+    service: &Service,
+    api: &Api,
+    noun: &str,
+    verb: &str,
+) -> Result<Endpoint, ApiError> {
     let builder = service.endpoint_builder().name(format!("{noun}-{verb}"));
     builder.add(api.nats.names().api(noun, verb)).await.map_err(|error| ApiError(error.to_string()))
 }
@@ -110,7 +138,9 @@ async fn take(
     loop {
         let room = room.clone().acquire_owned();
         let Some(Ok(place)) = shutdown.run_until_cancelled(room).await else { break };
-        let Some(Some(request)) = shutdown.run_until_cancelled(endpoint.next()).await else { break };
+        let Some(Some(request)) = shutdown.run_until_cancelled(endpoint.next()).await else {
+            break;
+        };
         let api = api.clone();
         work.spawn(async move {
             let answer = guarded(dispatch(&api, name, &request.message.payload)).await;
@@ -127,10 +157,16 @@ async fn guarded(work: impl Future<Output = Result<Vec<u8>, Problem>>) -> Result
         Ok(Ok(answer)) => answer,
         Ok(Err(_)) => {
             tracing::error!("A request made the service panic; its answer says so.");
-            Err(Problem::new(Code::Internal, "the request made the service panic: please report it"))
+            Err(Problem::new(
+                Code::Internal,
+                "the request made the service panic: please report it",
+            ))
         }
         Err(_) => {
-            let detail = format!("it took longer than {} s; it may have been done in part, look before you repeat it", DEADLINE.as_secs());
+            let detail = format!(
+                "it took longer than {} s; it may have been done in part, look before you repeat it",
+                DEADLINE.as_secs()
+            );
             Err(Problem::unavailable(detail))
         }
     }
@@ -163,20 +199,34 @@ async fn call<Q: DeserializeOwned, A: Serialize, F: Future<Output = Result<A, Pr
     body: &[u8],
     work: impl FnOnce(Q) -> F,
 ) -> Result<Vec<u8>, Problem> {
-    let body = if body.trim_ascii().is_empty() { b"{}" } else { body };
+    let body = if body.trim_ascii().is_empty() { b"{}" } else { body.trim_ascii() };
+    // Serde would take a list for an object, field by field.
+    if !body.starts_with(b"{") {
+        return Err(Problem::invalid(
+            "the request is no JSON object; send {} where nothing is to be said",
+        ));
+    }
     let request = serde_json::from_slice(body)
         .map_err(|error| Problem::invalid(format!("the request cannot be read: {error}")))?;
     let answer = work(request).await?;
     serde_json::to_vec(&answer).map_err(|error| Problem::new(Code::Internal, error.to_string()))
 }
 
-async fn respond(api: &Api, name: (&str, &str), request: &Request, answer: Result<Vec<u8>, Problem>) {
+async fn respond(
+    api: &Api,
+    name: (&str, &str),
+    request: &Request,
+    answer: Result<Vec<u8>, Problem>,
+) {
     let most = api.nats.server().max_payload.saturating_sub(OVERHEAD);
     let answer = answer.and_then(|body| {
         if body.len() <= most {
             return Ok(body);
         }
-        let detail = format!("the answer has {} bytes, NATS takes {most}; ask for less with `limit`", body.len());
+        let detail = format!(
+            "the answer has {} bytes, NATS takes {most}; ask for less with `limit`",
+            body.len()
+        );
         Err(Problem::new(Code::TooLarge, detail))
     });
     let mut headers = HeaderMap::new();
@@ -185,7 +235,10 @@ async fn respond(api: &Api, name: (&str, &str), request: &Request, answer: Resul
         Err(problem) => {
             tracing::debug!(noun = name.0, verb = name.1, code = problem.code.as_str(), %problem, "A request ended with a problem.");
             // A header is one line.
-            headers.insert(NATS_SERVICE_ERROR, format!("{}: {}", problem.code.as_str(), problem.title).as_str());
+            headers.insert(
+                NATS_SERVICE_ERROR,
+                format!("{}: {}", problem.code.as_str(), problem.title).as_str(),
+            );
             headers.insert(NATS_SERVICE_ERROR_CODE, problem.code.status().to_string().as_str());
             fitting(problem, most)
         }

@@ -25,7 +25,9 @@ pub(super) async fn apply(api: &Api, _: Nothing) -> Result<Topology, Problem> {
         match &applied.outcome {
             Outcome::Created => items.add(&applied.difference, "created", None),
             Outcome::Changed => items.add(&applied.difference, "changed", None),
-            Outcome::Refused { reason } => items.add(&applied.difference, "different", Some(reason)),
+            Outcome::Refused { reason } => {
+                items.add(&applied.difference, "different", Some(reason))
+            }
         }
     }
     Ok(items.page())
@@ -65,7 +67,8 @@ impl Items {
             item.state = state.into();
         }
         if let Some(field) = &difference.field {
-            let mut text = format!("{field}: expected {}, found {}", difference.expected, difference.found);
+            let mut text =
+                format!("{field}: expected {}, found {}", difference.expected, difference.found);
             if let Some(reason) = refused {
                 text.push_str(&format!(" (the server does not change it: {reason})"));
             }

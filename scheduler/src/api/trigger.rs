@@ -31,12 +31,17 @@ const FURTHEST: TimeDelta = TimeDelta::days(3660);
 /// How long an earlier trigger of the same key is looked for, once the stream says there is one.
 const LOOK: Duration = Duration::from_secs(3);
 
+/// The header that says which call a trigger came from.
+const CALL: &str = "Taskparty-Call";
+
 /// Triggers a job, or finds that its key was triggered before.
 pub(super) async fn trigger(api: &Api, request: TriggerJob) -> Result<Triggered, Problem> {
     let id = job_id(&request.id)?;
     let key = match &request.key {
         None => None,
-        Some(key) => Some(Key::new(key).map_err(|error| Problem::field("key", None, error.to_string()))?),
+        Some(key) => {
+            Some(Key::new(key).map_err(|error| Problem::field("key", None, error.to_string()))?)
+        }
     };
     let params = params(request.params.as_ref())?;
     let now = api.clock.now();
@@ -56,18 +61,20 @@ pub(super) async fn trigger(api: &Api, request: TriggerJob) -> Result<Triggered,
         created: true,
         at: message.at,
     };
-    let stored = api.publisher.publish(draft(api, &message, due)?).await.map_err(refused)?;
+    let call = Uuid::new_v4().to_string();
+    let draft = draft(api, &message, due)?.header(CALL, &call);
+    let stored = api.publisher.publish(draft).await.map_err(refused)?;
     if !stored.duplicate {
         return Ok(made);
     }
     // A duplicate may be this very call, sent twice: then the stored message is ours.
-    if let Some(first) = stored_trigger(api, stored.seq, &trigger_id).await? {
-        return Ok(Triggered { created: first.run == made.run, ..found(&id, first) });
+    if let Some((first, by)) = stored_trigger(api, stored.seq, &trigger_id).await? {
+        return Ok(Triggered { created: by.as_deref() == Some(&call), ..made_before(&id, first) });
     }
     let end = Instant::now() + LOOK;
     loop {
         if let Some(found) = earlier(api, &id, &trigger_id).await? {
-            return Ok(Triggered { created: found.run == made.run, ..found });
+            return Ok(found);
         }
         if Instant::now() >= end {
             let detail = format!(
@@ -81,7 +88,8 @@ pub(super) async fn trigger(api: &Api, request: TriggerJob) -> Result<Triggered,
 
 fn params(params: Option<&Value>) -> Result<Option<Box<RawValue>>, Problem> {
     let Some(params) = params else { return Ok(None) };
-    let raw = to_raw_value(params).map_err(|error| Problem::field("params", None, error.to_string()))?;
+    let raw =
+        to_raw_value(params).map_err(|error| Problem::field("params", None, error.to_string()))?;
     let size = raw.get().len();
     if size > MAX_PARAMS {
         let problem = format!("it has {size} bytes of JSON, the limit is {MAX_PARAMS}");
@@ -93,12 +101,15 @@ fn params(params: Option<&Value>) -> Result<Option<Box<RawValue>>, Problem> {
 /// When it is due; none: now.
 fn due(request: &TriggerJob, now: DateTime<Utc>) -> Result<Option<DateTime<Utc>>, Problem> {
     let (field, at) = match (&request.delay, request.at) {
-        (Some(_), Some(_)) => return Err(Problem::field("at", None, "give `in` or `at`, not both")),
+        (Some(_), Some(_)) => {
+            return Err(Problem::field("at", None, "give `in` or `at`, not both"));
+        }
         (None, None) => return Ok(None),
         (None, Some(at)) => ("at", Some(at)),
         (Some(delay), None) => {
             let value = Some(delay.clone());
-            let delay = duration::parse(delay).map_err(|error| Problem::field("in", value, error.to_string()))?;
+            let delay = duration::parse(delay)
+                .map_err(|error| Problem::field("in", value, error.to_string()))?;
             if delay.is_zero() {
                 return Ok(None);
             }
@@ -106,9 +117,17 @@ fn due(request: &TriggerJob, now: DateTime<Utc>) -> Result<Option<DateTime<Utc>>
         }
     };
     match at {
-        Some(at) if at <= now => Err(Problem::field(field, Some(at.to_rfc3339()), "it is past; leave it away to run now")),
+        Some(at) if at <= now => Err(Problem::field(
+            field,
+            Some(at.to_rfc3339()),
+            "it is past; leave it away to run now",
+        )),
         Some(at) if at - now <= FURTHEST => Ok(Some(at)),
-        _ => Err(Problem::field(field, at.map(|at| at.to_rfc3339()), "it is more than ten years ahead")),
+        _ => Err(Problem::field(
+            field,
+            at.map(|at| at.to_rfc3339()),
+            "it is more than ten years ahead",
+        )),
     }
 }
 
@@ -146,9 +165,14 @@ fn delay_subject(api: &Api, job: &JobId, trigger_id: &str) -> String {
     api.nats.names().delay(&format!("at.{job}.{trigger_id}"))
 }
 
-fn draft(api: &Api, message: &TriggerRequest, due: Option<DateTime<Utc>>) -> Result<Draft, Problem> {
+fn draft(
+    api: &Api,
+    message: &TriggerRequest,
+    due: Option<DateTime<Utc>>,
+) -> Result<Draft, Problem> {
     let names = api.nats.names();
-    let body = serde_json::to_vec(message).map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
+    let body = serde_json::to_vec(message)
+        .map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
     let target = names.trigger(&message.job);
     let draft = match due {
         None => Draft::new(target, body),
@@ -179,27 +203,36 @@ async fn earlier(api: &Api, job: &JobId, key: &str) -> Result<Option<Triggered>,
     for subject in [delay_subject(api, job, key), names.trigger(job)] {
         let record = history::last_by_subject(js, &triggers, &subject).await.map_err(unreadable)?;
         if let Some(first) = record.and_then(|record| trigger_of(&record.payload, key)) {
-            return Ok(Some(found_again(job, first)));
+            return Ok(Some(made_before(job, first)));
         }
     }
     Ok(None)
 }
 
-fn found_again(job: &JobId, first: TriggerRequest) -> Triggered {
-    Triggered { created: false, ..found(job, first) }
-}
-
-fn found(job: &JobId, first: TriggerRequest) -> Triggered {
-    Triggered { run: first.run, job: job.to_string(), trigger_id: first.id, created: true, at: first.at }
+fn made_before(job: &JobId, first: TriggerRequest) -> Triggered {
+    Triggered {
+        run: first.run,
+        job: job.to_string(),
+        trigger_id: first.id,
+        created: false,
+        at: first.at,
+    }
 }
 
 fn trigger_of(body: &[u8], id: &str) -> Option<TriggerRequest> {
     serde_json::from_slice::<TriggerRequest>(body).ok().filter(|first| first.id == id)
 }
 
-/// The trigger that is stored at `seq`, when it is still there.
-async fn stored_trigger(api: &Api, seq: u64, id: &str) -> Result<Option<TriggerRequest>, Problem> {
+/// The trigger that is stored at `seq`, when it is still there, with the call that made it.
+async fn stored_trigger(
+    api: &Api,
+    seq: u64,
+    id: &str,
+) -> Result<Option<(TriggerRequest, Option<String>)>, Problem> {
     let stream = api.nats.names().triggers_stream();
     let record = history::message(api.nats.js(), &stream, seq).await.map_err(unreadable)?;
-    Ok(record.and_then(|record| trigger_of(&record.payload, id)))
+    Ok(record.and_then(|record| {
+        let call = record.headers.get(CALL).map(|call| call.as_str().to_owned());
+        Some((trigger_of(&record.payload, id)?, call))
+    }))
 }

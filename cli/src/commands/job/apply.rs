@@ -35,7 +35,10 @@ pub(super) async fn run(args: ApplyArgs, config: &Config, output: Output) -> Out
     let labels = labels(&args.labels)?;
     let found = files::read(&args.files)?;
     if args.check_revision.is_some() && found.len() != 1 {
-        return Err(Failure::invalid(format!("--check-revision is for one job, and there are {}", found.len())));
+        return Err(Failure::invalid(format!(
+            "--check-revision is for one job, and there are {}",
+            found.len()
+        )));
     }
     with_client(config, |client| async move {
         // The service checks what only it can know, for all jobs, before the first is changed.
@@ -53,12 +56,18 @@ pub(super) async fn run(args: ApplyArgs, config: &Config, output: Output) -> Out
         }
         if args.dry_run {
             output.print(&report, people)?;
-            let changes = !report.deleted.is_empty() || report.results.iter().any(|r| r.change != Change::Unchanged);
+            let changes = !report.deleted.is_empty()
+                || report.results.iter().any(|r| r.change != Change::Unchanged);
             return Ok(if changes { Exit::Changes } else { Exit::Done });
         }
-        let changed: BTreeSet<&str> =
-            report.results.iter().filter(|r| r.change != Change::Unchanged).map(|r| r.id.as_str()).collect();
-        let changed = found.iter().filter(|found| changed.contains(found.spec.id.as_str())).collect();
+        let changed: BTreeSet<&str> = report
+            .results
+            .iter()
+            .filter(|r| r.change != Change::Unchanged)
+            .map(|r| r.id.as_str())
+            .collect();
+        let changed =
+            found.iter().filter(|found| changed.contains(found.spec.id.as_str())).collect();
         let applied = send(&client, &args, changed, Mode::ForReal).await?;
         report.confirmation = applied.confirmation;
         for result in applied.results {
@@ -84,7 +93,12 @@ enum Mode {
     ForReal,
 }
 
-async fn send(client: &Client, args: &ApplyArgs, found: Vec<&Found>, mode: Mode) -> Result<AppliedAll, Failure> {
+async fn send(
+    client: &Client,
+    args: &ApplyArgs,
+    found: Vec<&Found>,
+    mode: Mode,
+) -> Result<AppliedAll, Failure> {
     let confirmation = Confirmation { confirmed: true, waiting_for: Vec::new() };
     let mut all = AppliedAll { results: Vec::with_capacity(found.len()), confirmation };
     for chunk in chunks(&found) {
@@ -147,7 +161,9 @@ fn located(mut failure: Failure, found: &[&Found], mode: Mode, done: usize) -> F
     if mode == Mode::DryRun || done == 0 {
         problem.detail.push_str("\nnothing was changed");
     } else {
-        problem.detail.push_str(&format!("\n{done} jobs were saved before this; the rest was not: apply again when it is mended"));
+        problem.detail.push_str(&format!(
+            "\n{done} jobs were saved before this; the rest was not: apply again when it is mended"
+        ));
     }
     failure
 }
@@ -163,7 +179,8 @@ async fn superfluous(
         request.after = after;
         request.limit = Some(500);
     };
-    let page = client.pages::<_, JobView>(("job", "list"), request, turn, (None, usize::MAX)).await?;
+    let page =
+        client.pages::<_, JobView>(("job", "list"), request, turn, (None, usize::MAX)).await?;
     let kept: BTreeSet<&str> = found.iter().map(|found| found.spec.id.as_str()).collect();
     Ok(page.items.into_iter().map(|job| job.id).filter(|id| !kept.contains(id.as_str())).collect())
 }
@@ -183,8 +200,15 @@ fn people(report: &Report) -> String {
         };
         text.push_str(&format!("{word} {}\n", result.id));
         for diff in result.diff.iter().filter(|_| result.change == Change::Updated) {
-            let shown = |value: &Option<serde_json::Value>| value.as_ref().map_or("(default)".into(), ToString::to_string);
-            text.push_str(&format!("  {}: {} -> {}\n", diff.field, shown(&diff.before), shown(&diff.after)));
+            let shown = |value: &Option<serde_json::Value>| {
+                value.as_ref().map_or("(default)".into(), ToString::to_string)
+            };
+            text.push_str(&format!(
+                "  {}: {} -> {}\n",
+                diff.field,
+                shown(&diff.before),
+                shown(&diff.after)
+            ));
         }
         if result.upcoming_before != result.upcoming_after {
             if result.change == Change::Updated {

@@ -14,13 +14,22 @@ use crate::failure::{Exit, Failure};
 use crate::output::{Format, Output, Table, ago, shown_time};
 
 /// Runs a `job` command.
-pub(crate) async fn run(command: JobCommand, config: &Config, output: Output, clock: &Clock) -> Outcome {
+pub(crate) async fn run(
+    command: JobCommand,
+    config: &Config,
+    output: Output,
+    clock: &Clock,
+) -> Outcome {
     match command {
         JobCommand::Apply(args) => apply::run(args, config, output).await,
         JobCommand::List(args) => list(args, config, output, clock).await,
         JobCommand::Get(args) => get(args, config, output, clock).await,
-        JobCommand::Delete(args) => edit("delete", "deleted", "was deleted already", args, config, output).await,
-        JobCommand::Resume(args) => edit("resume", "resumed", "is not paused", args, config, output).await,
+        JobCommand::Delete(args) => {
+            edit("delete", "deleted", "was deleted already", args, config, output).await
+        }
+        JobCommand::Resume(args) => {
+            edit("resume", "resumed", "is not paused", args, config, output).await
+        }
         JobCommand::Pause(args) => pause(args, config, output, clock).await,
         JobCommand::Next(args) => next::run(args, config, output, clock).await,
         JobCommand::Trigger(args) => trigger::run(args, config, output, clock).await,
@@ -42,14 +51,16 @@ async fn list(args: ListJobsArgs, config: &Config, output: Output, clock: &Clock
             request.after = after;
             request.limit = Some(left.min(500));
         };
-        let page = client.pages::<_, JobView>(("job", "list"), request, turn, (args.after, limit)).await?;
+        let page =
+            client.pages::<_, JobView>(("job", "list"), request, turn, (args.after, limit)).await?;
         let now = clock.now();
         output.print(&page, |page| {
             if page.items.is_empty() {
                 output.note("no jobs; `taskparty job apply -f FILE` saves some");
                 return String::new();
             }
-            let mut table = Table::new(&["id", "state", "next fire", "app", "handler", "revision", "title"]);
+            let mut table =
+                Table::new(&["id", "state", "next fire", "app", "handler", "revision", "title"]);
             for job in &page.items {
                 table.row(row(job, now));
             }
@@ -63,7 +74,10 @@ async fn list(args: ListJobsArgs, config: &Config, output: Output, clock: &Clock
 fn row(job: &JobView, now: chrono::DateTime<chrono::Utc>) -> [String; 7] {
     let field = |name: &str| {
         let spec = job.spec.as_ref();
-        spec.and_then(|spec| spec.get(name)).and_then(|value| value.as_str()).unwrap_or_default().to_owned()
+        spec.and_then(|spec| spec.get(name))
+            .and_then(|value| value.as_str())
+            .unwrap_or_default()
+            .to_owned()
     };
     let next = job.next_fire.map(|at| format!("{} ({})", shown_time(at), ago(at, now)));
     [
@@ -87,14 +101,18 @@ fn state(job: &JobView) -> &'static str {
 
 async fn get(args: OneJobArgs, config: &Config, output: Output, clock: &Clock) -> Outcome {
     with_client(config, |client| async move {
-        let job: JobView = client.call("job", "get", &OneJob { id: args.id, by: client.by() }).await?;
+        let job: JobView =
+            client.call("job", "get", &OneJob { id: args.id, by: client.by() }).await?;
         match (output.format(), &job.spec, &job.broken) {
             (Format::Yaml, Some(spec), _) => output.print(spec, |_| String::new())?,
             (Format::Table, _, None) => output.raw(&people(&job, clock))?,
             (Format::Json, ..) => output.print(&job, |_| String::new())?,
             (_, _, why) => {
                 let why = why.clone().unwrap_or_default();
-                return Err(Failure::could_not(format!("the stored definition of {} is broken: {why}", job.id)));
+                return Err(Failure::could_not(format!(
+                    "the stored definition of {} is broken: {why}",
+                    job.id
+                )));
             }
         }
         Ok(Exit::Done)
@@ -108,14 +126,28 @@ fn people(job: &JobView, clock: &Clock) -> String {
     table.row(["state", state(job)]);
     table.row(["revision".to_owned(), job.revision.to_string()]);
     if let Some(at) = job.next_fire {
-        table.row(["next fire".to_owned(), format!("{} ({})", shown_time(at), ago(at, clock.now()))]);
+        table.row([
+            "next fire".to_owned(),
+            format!("{} ({})", shown_time(at), ago(at, clock.now())),
+        ]);
     }
     if let Some(meta) = &job.meta {
         table.row(["created".to_owned(), shown_time(meta.created_at)]);
-        table.row(["updated".to_owned(), format!("{} by {}", shown_time(meta.updated_at), meta.updated_by)]);
+        table.row([
+            "updated".to_owned(),
+            format!("{} by {}", shown_time(meta.updated_at), meta.updated_by),
+        ]);
         if let Some(paused) = &meta.paused {
-            let until = paused.until.map(|until| format!(" until {}", shown_time(until))).unwrap_or_default();
-            let what = format!("since {} by {}{until} {}", shown_time(paused.at), paused.by, paused.reason);
+            let until = paused
+                .until
+                .map(|until| format!(" until {}", shown_time(until)))
+                .unwrap_or_default();
+            let what = format!(
+                "since {} by {}{until} {}",
+                shown_time(paused.at),
+                paused.by,
+                paused.reason
+            );
             table.row(["paused".to_owned(), what]);
         }
     }
@@ -127,9 +159,15 @@ fn people(job: &JobView, clock: &Clock) -> String {
 }
 
 async fn pause(args: PauseArgs, config: &Config, output: Output, clock: &Clock) -> Outcome {
-    let until = args.until.as_ref().map(|text| instant_or_in("--until", text, clock.now())).transpose()?;
+    let until =
+        args.until.as_ref().map(|text| instant_or_in("--until", text, clock.now())).transpose()?;
     with_client(config, |client| async move {
-        let request = PauseJob { id: args.id, reason: args.reason.unwrap_or_default(), until, by: client.by() };
+        let request = PauseJob {
+            id: args.id,
+            reason: args.reason.unwrap_or_default(),
+            until,
+            by: client.by(),
+        };
         let edited: Edited = client.call("job", "pause", &request).await?;
         said(&edited, "paused", "is paused already", output)
     })
@@ -154,7 +192,11 @@ async fn edit(
 
 fn said(edited: &Edited, done: &str, not_done: &str, output: Output) -> Outcome {
     output.print(edited, |edited| {
-        if edited.changed { format!("{} {done}", edited.id) } else { format!("{} {not_done}", edited.id) }
+        if edited.changed {
+            format!("{} {done}", edited.id)
+        } else {
+            format!("{} {not_done}", edited.id)
+        }
     })?;
     warn_unconfirmed(&edited.confirmation, output);
     Ok(Exit::Done)

@@ -4,7 +4,9 @@ use std::fmt::Display;
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde::Serialize;
-use taskparty_common::schedule::{Fold, Gap, OccurrenceKind, Schedule, ScheduleError, ScheduleSpec};
+use taskparty_common::schedule::{
+    Fold, Gap, OccurrenceKind, Schedule, ScheduleError, ScheduleSpec,
+};
 use taskparty_nats::clock::Clock;
 use taskparty_scheduler::api::wire::{NextFires, Problem, ProblemField, Upcoming, UpcomingFire};
 
@@ -38,9 +40,13 @@ pub(super) async fn run(args: NextArgs, config: &Config, output: Output, clock: 
             with_client(config, |client| async move {
                 let upcoming: Upcoming = client.call("job", "next", &request).await?;
                 if upcoming.paused {
-                    output.note("the job is paused: it fires at none of these times until it goes on");
+                    output.note(
+                        "the job is paused: it fires at none of these times until it goes on",
+                    );
                 }
-                output.print(&upcoming, |upcoming| table(&upcoming.timezone, &upcoming.items, output))?;
+                output.print(&upcoming, |upcoming| {
+                    table(&upcoming.timezone, &upcoming.items, output)
+                })?;
                 Ok(Exit::Done)
             })
             .await
@@ -56,7 +62,12 @@ fn of_expression(args: &NextArgs, after: DateTime<Utc>, output: Output) -> Outco
         fold: word(
             "--fold",
             &args.fold,
-            &[("auto", Fold::Auto), ("first", Fold::First), ("last", Fold::Last), ("both", Fold::Both)],
+            &[
+                ("auto", Fold::Auto),
+                ("first", Fold::First),
+                ("last", Fold::Last),
+                ("both", Fold::Both),
+            ],
         )?,
         ..ScheduleSpec::default()
     };
@@ -93,11 +104,18 @@ fn wrong(errors: Vec<ScheduleError>) -> Failure {
     Problem::invalid(lines.join("\n")).with(fields).into()
 }
 
-fn word<T: Copy + Default>(option: &str, given: &Option<String>, words: &[(&str, T)]) -> Result<T, Failure> {
+fn word<T: Copy + Default>(
+    option: &str,
+    given: &Option<String>,
+    words: &[(&str, T)],
+) -> Result<T, Failure> {
     let Some(given) = given else { return Ok(T::default()) };
     let found = words.iter().find(|(word, _)| word == given).map(|(_, value)| *value);
     let known = || words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
-    found.ok_or_else(|| Problem::field(option, Some(format!("{given:?}")), format!("it is one of {}", known())).into())
+    found.ok_or_else(|| {
+        Problem::field(option, Some(format!("{given:?}")), format!("it is one of {}", known()))
+            .into()
+    })
 }
 
 fn table(timezone: &str, items: &[UpcomingFire], output: Output) -> String {
@@ -108,8 +126,14 @@ fn table(timezone: &str, items: &[UpcomingFire], output: Output) -> String {
     let local = format!("local ({timezone})");
     let mut table = Table::new(&["weekday", &local, "utc", ""]);
     for fire in items {
-        let note: &dyn Display = if fire.skipped { &"skipped: this local time does not exist" } else { &"" };
-        table.row([fire.weekday.clone(), fire.local.clone(), shown_time(fire.at), note.to_string()]);
+        let note: &dyn Display =
+            if fire.skipped { &"skipped: this local time does not exist" } else { &"" };
+        table.row([
+            fire.weekday.clone(),
+            fire.local.clone(),
+            shown_time(fire.at),
+            note.to_string(),
+        ]);
     }
     table.text()
 }

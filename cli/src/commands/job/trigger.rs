@@ -12,7 +12,12 @@ use crate::failure::{Exit, Failure};
 use crate::output::{Output, ago, shown_time};
 
 /// Triggers the job, and prints the run's id.
-pub(super) async fn run(args: TriggerArgs, config: &Config, output: Output, clock: &Clock) -> Outcome {
+pub(super) async fn run(
+    args: TriggerArgs,
+    config: &Config,
+    output: Output,
+    clock: &Clock,
+) -> Outcome {
     for (given, option) in [
         (args.instance.is_some(), "--instance"),
         (args.overlap.is_some(), "--overlap"),
@@ -38,7 +43,11 @@ pub(super) async fn run(args: TriggerArgs, config: &Config, output: Output, cloc
         if !triggered.created {
             output.note("this key was triggered before: this is the run that it made");
         } else if triggered.at > clock.now() {
-            output.note(&format!("due at {} ({})", shown_time(triggered.at), ago(triggered.at, clock.now())));
+            output.note(&format!(
+                "due at {} ({})",
+                shown_time(triggered.at),
+                ago(triggered.at, clock.now())
+            ));
         }
         output.print(&triggered, |triggered| triggered.run.to_string())?;
         Ok(Exit::Done)
@@ -51,12 +60,18 @@ fn params(text: &str) -> Result<Value, Failure> {
     let json = match text.strip_prefix('@') {
         None => text,
         Some(path) => {
-            read = std::fs::read_to_string(path)
-                .map_err(|error| Failure::invalid(format!("--params: cannot read {path}: {error}")))?;
+            read = std::fs::read_to_string(path).map_err(|error| {
+                Failure::invalid(format!("--params: cannot read {path}: {error}"))
+            })?;
             &read
         }
     };
     serde_json::from_str(json).map_err(|error| {
-        Problem::field("--params", None, format!("it is no JSON ({error}); a text needs quotes: '\"text\"'")).into()
+        Problem::field(
+            "--params",
+            None,
+            format!("it is no JSON ({error}); a text needs quotes: '\"text\"'"),
+        )
+        .into()
     })
 }

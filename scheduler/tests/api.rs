@@ -1,0 +1,246 @@
+//! The NATS service against a real server: whatever is sent, the right answer and no harm.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use async_nats::Message;
+use serde_json::{Value, json};
+use taskparty_common::dispatch::SchedulerEntry;
+use taskparty_common::name::Instance;
+use taskparty_nats::bucket::Buckets;
+use taskparty_nats::clock::Clock;
+use taskparty_nats::connect::{ConnectConfig, Nats, connect};
+use taskparty_nats::publish::Publisher;
+use taskparty_nats::server::{Search, Server, ServerConfig, find};
+use taskparty_nats::subject::Bucket;
+use taskparty_nats::topology::TopologyConfig;
+use taskparty_scheduler::api::ENDPOINTS;
+use taskparty_scheduler::{Node, NodeConfig, Role};
+use tokio_util::sync::CancellationToken;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Rig {
+    nats: Nats,
+    node: Node,
+    shutdown: CancellationToken,
+    _server: Server,
+    _dir: tempfile::TempDir,
+}
+
+impl Rig {
+    async fn start(roles: &[Role]) -> Self {
+        let binary = find(&Search::from_env()).expect("nats/install.sh has been run").path;
+        let server =
+            Server::start(ServerConfig { max_store: 64 << 30, ..ServerConfig::new(binary) })
+                .await
+                .unwrap();
+        let nats = connect(&ConnectConfig::new(server.url())).await.unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let config = NodeConfig {
+            roles: roles.iter().copied().collect(),
+            topology: TopologyConfig::default(),
+            store: format!("sqlite:{}", dir.path().join("history.db").display()),
+            host: "test".into(),
+            drain: Duration::from_secs(5),
+        };
+        let shutdown = CancellationToken::new();
+        let node =
+            Node::start(config, nats.clone(), Clock::system(), shutdown.clone()).await.unwrap();
+        Self { nats, node, shutdown, _server: server, _dir: dir }
+    }
+
+    async fn send(&self, noun: &str, verb: &str, body: impl Into<bytes::Bytes>) -> Message {
+        let subject = self.nats.names().api(noun, verb);
+        let request = async_nats::Request::new().payload(body.into()).timeout(Some(PATIENCE));
+        self.nats.client().send_request(subject, request).await.unwrap()
+    }
+
+    /// The answer; an error's document where it is one.
+    async fn ask(&self, noun: &str, verb: &str, body: Value) -> Result<Value, Value> {
+        let message = self.send(noun, verb, body.to_string()).await;
+        let body: Value = serde_json::from_slice(&message.payload).unwrap();
+        let code =
+            message.headers.and_then(|headers| headers.get("Nats-Service-Error-Code").cloned());
+        if code.is_some() { Err(body) } else { Ok(body) }
+    }
+
+    async fn buckets(&self) -> Buckets {
+        Buckets::new(self.nats.clone(), Publisher::start(self.nats.client()).await.unwrap())
+    }
+
+    async fn stop(self) {
+        self.shutdown.cancel();
+        tokio::time::timeout(PATIENCE, self.node.ended()).await.unwrap();
+    }
+}
+
+fn spec(id: &str) -> Value {
+    json!({"id": id, "app": "order-service", "handler": "settle", "overlap": "allow"})
+}
+
+#[tokio::test]
+async fn garbage_gets_an_error_and_harms_nobody() {
+    let rig = Rig::start(&[Role::Api]).await;
+    let deep = format!("{{\"jobs\": {}1{}}}", "[".repeat(5_000), "]".repeat(5_000));
+    let garbage = [
+        "\u{0}\u{1}",
+        "{",
+        "[]",
+        "null",
+        "7",
+        "{\"id\": 7}",
+        "{\"nonsense\": 1}",
+        "{\"jobs\": [1]}",
+        &deep,
+    ];
+    for (noun, verb) in ENDPOINTS {
+        for body in garbage {
+            let message = rig.send(noun, verb, body.to_owned()).await;
+            let headers = message.headers.expect("an error is said in the headers");
+            let code: u16 =
+                headers.get("Nats-Service-Error-Code").unwrap().as_str().parse().unwrap();
+            assert!((400..500).contains(&code), "{noun}.{verb} {body:.20}: {code}");
+            assert!(headers.get("Nats-Service-Error").is_some());
+            let problem: Value = serde_json::from_slice(&message.payload).unwrap();
+            assert!(problem["code"].is_string() && problem["detail"].is_string(), "{problem}");
+        }
+        // What no request is needed for is answered, and so is no body at all.
+        let message = rig.send(noun, verb, "").await;
+        serde_json::from_slice::<Value>(&message.payload).unwrap();
+    }
+    assert_eq!(
+        rig.ask("job", "list", json!({})).await.unwrap(),
+        json!({"items": [], "next": null})
+    );
+    rig.stop().await;
+}
+
+#[tokio::test]
+async fn the_service_is_found_as_any_nats_service_is() {
+    let rig = Rig::start(&[Role::Api]).await;
+    let pong = rig.nats.client().request("$SRV.INFO.taskparty", "".into()).await.unwrap();
+    let info: Value = serde_json::from_slice(&pong.payload).unwrap();
+    let subjects = info["endpoints"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|endpoint| endpoint["subject"].as_str().unwrap());
+    let subjects: BTreeSet<&str> = subjects.collect();
+    assert!(
+        subjects.contains("taskparty.api.job.apply") && subjects.len() == ENDPOINTS.len(),
+        "{subjects:?}"
+    );
+    rig.stop().await;
+}
+
+#[tokio::test]
+async fn a_broken_definition_is_shown_as_broken_and_hides_no_other() {
+    let rig = Rig::start(&[Role::Api, Role::Scheduler]).await;
+    for n in 0..20 {
+        rig.ask("job", "apply", json!({"jobs": [spec(&format!("job-{n}"))], "dry_run": false}))
+            .await
+            .unwrap();
+    }
+    let buckets = rig.buckets().await;
+    for (id, body) in [
+        ("broken-json", "{"),
+        ("broken-format", "{\"format\": 9}"),
+        ("broken-spec", "{\"format\": 1, \"spec\": {}, \"meta\": {}}"),
+    ] {
+        buckets.put(Bucket::Jobs, id, body, None).await.unwrap();
+    }
+    let list = rig.ask("job", "list", json!({"limit": 1000})).await.unwrap();
+    let items = list["items"].as_array().unwrap();
+    let broken: Vec<&Value> = items.iter().filter(|job| job["broken"].is_string()).collect();
+    assert_eq!((items.len(), broken.len()), (23, 3));
+    assert!(
+        rig.ask("job", "get", json!({"id": "broken-json"})).await.unwrap()["broken"].is_string()
+    );
+    assert_eq!(
+        rig.ask("job", "trigger", json!({"id": "broken-spec"})).await.unwrap_err()["code"],
+        "conflict"
+    );
+    // It is mended by saving it again, or deleted.
+    let applied = rig.ask("job", "apply", json!({"jobs": [spec("broken-json")]})).await.unwrap();
+    assert_eq!(applied["results"][0]["change"], "updated");
+    assert_eq!(
+        rig.ask("job", "delete", json!({"id": "broken-spec"})).await.unwrap()["changed"],
+        true
+    );
+    rig.stop().await;
+}
+
+#[tokio::test]
+async fn many_who_save_at_once_leave_one_winner_and_tell_the_others() {
+    let rig = Rig::start(&[Role::Api]).await;
+    rig.ask("job", "apply", json!({"jobs": [spec("one")]})).await.unwrap();
+    let saves = (0..16).map(|n| {
+        let mut spec = spec("one");
+        spec["title"] = json!(format!("from {n}"));
+        rig.ask("job", "apply", json!({"jobs": [spec], "check_revision": 1}))
+    });
+    let answers = futures::future::join_all(saves).await;
+    let (won, lost): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
+    assert_eq!(won.len(), 1, "{won:?}");
+    let revision = &won[0].as_ref().unwrap()["results"][0]["revision"];
+    for problem in lost.into_iter().map(Result::unwrap_err) {
+        assert_eq!((&problem["code"], &problem["revision"]), (&json!("conflict"), revision));
+    }
+    rig.stop().await;
+}
+
+#[tokio::test]
+async fn a_key_makes_one_run_however_many_ask_at_once() {
+    let rig = Rig::start(&[Role::Api, Role::Scheduler]).await;
+    rig.ask("job", "apply", json!({"jobs": [spec("demand")]})).await.unwrap();
+    let asks = (0..20).map(|_| {
+        rig.ask("job", "trigger", json!({"id": "demand", "key": "order-1", "params": null}))
+    });
+    let answers: Vec<Value> =
+        futures::future::join_all(asks).await.into_iter().map(Result::unwrap).collect();
+    let runs: BTreeSet<&str> =
+        answers.iter().map(|answer| answer["run"].as_str().unwrap()).collect();
+    assert_eq!(runs.len(), 1, "{answers:?}");
+    assert_eq!(answers.iter().filter(|answer| answer["created"] == true).count(), 1);
+    // The run that was named is the run that is fired.
+    let buckets = rig.buckets().await;
+    let lock = async {
+        loop {
+            if let Some(entry) =
+                buckets.get_leader(Bucket::Fires, "demand.x.order-1").await.unwrap()
+            {
+                return serde_json::from_slice::<Value>(&entry.value.unwrap()).unwrap();
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let intent = tokio::time::timeout(PATIENCE, lock).await.unwrap();
+    assert_eq!(intent["run"].as_str(), runs.first().copied());
+    let again = rig.ask("job", "trigger", json!({"id": "demand", "key": "order-1"})).await.unwrap();
+    assert_eq!((&again["run"], &again["created"]), (&intent["run"], &json!(false)));
+    rig.stop().await;
+}
+
+#[tokio::test]
+async fn a_scheduler_that_lags_is_named_and_the_edit_is_not_called_confirmed() {
+    let rig = Rig::start(&[Role::Api, Role::Scheduler]).await;
+    let applied = rig.ask("job", "apply", json!({"jobs": [spec("one")]})).await.unwrap();
+    assert_eq!(applied["confirmed"], true);
+    let entry = SchedulerEntry {
+        v: 1,
+        instance: Instance::new("laggard").unwrap(),
+        jobs_revision: 0,
+        jobs: 0,
+        host: "elsewhere".into(),
+        pid: 1,
+        version: "0".into(),
+        started_at: Clock::system().now(),
+    };
+    let entry = serde_json::to_vec(&entry).unwrap();
+    rig.buckets().await.put(Bucket::Schedulers, "laggard", entry, None).await.unwrap();
+    let paused = rig.ask("job", "pause", json!({"id": "one"})).await.unwrap();
+    assert_eq!((&paused["changed"], &paused["confirmed"]), (&json!(true), &json!(false)));
+    assert_eq!(paused["waiting_for"], json!(["laggard"]));
+    rig.stop().await;
+}
