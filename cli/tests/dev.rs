@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use support::Desk;
+use taskparty_nats::server::Server;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 /// The folders that a `dev` without `--data` makes.
@@ -59,4 +60,31 @@ async fn an_interrupt_stops_all_of_it_in_order_and_the_data_is_kept() {
     drain.await.unwrap();
     assert!(desk.dir.path().join("data/history.db").exists());
     assert!(desk.dir.path().join("data/nats").is_dir());
+}
+
+#[tokio::test]
+async fn a_node_says_what_it_serves_and_ends_in_order_when_it_is_told_to() {
+    let server = Server::start(support::server_config()).await.unwrap();
+    let desk = Desk::with_url(server.url());
+    let mut node = desk.command(&["serve", "--store-url", "sqlite:history.db"]).spawn().unwrap();
+    let mut lines = BufReader::new(node.stderr.take().unwrap()).lines();
+    let up = async {
+        while let Some(line) = lines.next_line().await.unwrap() {
+            if line.contains("serves scheduler,log-writer,api") {
+                return;
+            }
+        }
+        panic!("it ended before it was up");
+    };
+    tokio::time::timeout(Duration::from_secs(60), up).await.unwrap();
+    let drain = tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+    desk.run(&["job", "list"]).await.exits(0);
+    let doctor = desk.run(&["doctor", "-o", "json"]).await.exits(0).json();
+    assert!(doctor["items"].as_array().unwrap().iter().any(|check| check["check"] == "log writer"));
+    let pid = Pid::from_raw(i32::try_from(node.id().unwrap()).unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    let status = tokio::time::timeout(Duration::from_secs(40), node.wait()).await.unwrap().unwrap();
+    assert_eq!(status.code(), Some(0));
+    drain.await.unwrap();
+    desk.run(&["job", "list"]).await.exits(1).says("no TaskParty node answers");
 }

@@ -10,6 +10,7 @@ use taskparty_nats::server::{JetStream, Server, ServerConfig};
 use taskparty_scheduler::Role;
 
 /// Listens, and greets whoever comes with `greeting`.
+#[allow(clippy::unwrap_used, reason = "what helps tests is a test")]
 fn listener(greeting: &'static str) -> String {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = socket.local_addr().unwrap().port();

@@ -1,5 +1,6 @@
 //! The real binary against real servers: what all tests of the command line share.
-#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part of it")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "what helps tests is a test")]
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
