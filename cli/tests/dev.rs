@@ -1,4 +1,5 @@
-//! `taskparty dev`: everything in one process, nothing left behind.
+//! `taskparty dev` and `serve`: everything comes up, ends in order, and nothing is left behind.
+#![allow(clippy::unwrap_used, reason = "what helps tests is a test")]
 
 mod support;
 

@@ -1,5 +1,7 @@
 //! The NATS service against a real server: whatever is sent, the right answer and no harm.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "what helps tests is a test")]
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use taskparty_nats::clock::Clock;
-use taskparty_nats::connect::{ConnectConfig, Nats, connect};
+use taskparty_nats::connect::{ConnectConfig, DEFAULT_URL, Nats, connect};
 use taskparty_nats::server::{Port, Server, ServerConfig, ServerError, find};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -84,7 +84,8 @@ async fn with_server(
     let node = node::start(plan, nats.clone(), clock.clone(), shutdown.clone()).await?;
     greet(server, folder, &nats, output);
     let outcome = if args.demo {
-        demo(&mut events, after, config, folder, (output, clock), (&nats, &stop)).await
+        demo(&mut events, after, config, folder, (output, clock), (&nats, &server.url(), &stop))
+            .await
     } else {
         tokio::select! {
             () = watch(&mut events, output) => {}
@@ -118,7 +119,7 @@ async fn demo(
     config: &Config,
     folder: &Folder,
     (output, clock): (Output, &Clock),
-    (nats, stop): (&Nats, &CancellationToken),
+    (nats, url, stop): (&Nats, &str, &CancellationToken),
 ) -> Outcome {
     let mut demo = tokio::select! {
         demo = Demo::start(nats.clone(), config.who.clone(), &folder.path, output, clock.clone()) => demo?,
@@ -143,31 +144,45 @@ async fn demo(
                 exit = if summary.is_well() { Exit::Done } else { Exit::CouldNot };
                 break;
             }
-            output.note(LOOK);
+            output.note(&look(url));
         }
     }
     demo.stop().await;
     Ok(exit)
 }
 
-const LOOK: &str = "It goes on until Ctrl-C. Look at it from another terminal:
-  taskparty run list                    what ran
-  taskparty run list --job always-fails
-  taskparty job list                    what fires next
-  taskparty doctor                      is all well?
-  nats stream ls -a                     the streams, with those behind the buckets
-  nats kv ls taskparty_fires            a lock for each fire
-  nats consumer report TASKPARTY_DISPATCH_order-service
-  nats sub 'taskparty.>'                everything that is said
-  nats service ls                       the API";
+/// How to look at it, from another terminal.
+fn look(url: &str) -> String {
+    let (flag, nats) = flags(url);
+    format!(
+        "It goes on until Ctrl-C. Look at it from another terminal:
+  taskparty{flag} run list                    what ran
+  taskparty{flag} run list --job always-fails
+  taskparty{flag} job list                    what fires next
+  taskparty{flag} doctor                      is all well?
+  nats{nats} stream ls -a                     the streams, with those behind the buckets
+  nats{nats} kv ls taskparty_fires            a lock for each fire
+  nats{nats} consumer report TASKPARTY_DISPATCH_order-service
+  nats{nats} sub 'taskparty.>'                everything that is said
+  nats{nats} service ls                       the API"
+    )
+}
+
+/// What the clients need to be told to find the server: nothing at the usual place.
+fn flags(url: &str) -> (String, String) {
+    if url == DEFAULT_URL {
+        Default::default()
+    } else {
+        (format!(" --nats-url {url}"), format!(" -s {url}"))
+    }
+}
 
 fn greet(server: &Server, folder: &Folder, nats: &Nats, output: Output) {
     let kept = if folder.ours { "removed at the end; --data DIR keeps it" } else { "kept" };
     output.note(&format!("NATS      {} (nats-server {})", server.url(), nats.server().version));
     output.note(&format!("monitor   {}", server.monitor_url()));
     output.note(&format!("data      {} ({kept})", folder.path.display()));
-    let usual = server.url() == taskparty_nats::connect::DEFAULT_URL;
-    let flag = if usual { String::new() } else { format!(" --nats-url {}", server.url()) };
+    let (flag, _) = flags(&server.url());
     output.note(&format!(
         "Try, from another terminal:\n  taskparty{flag} job list\n  taskparty{flag} run list\n  taskparty{flag} doctor\nCtrl-C stops all of it."
     ));

@@ -234,7 +234,7 @@ async fn follow(client: &Client, run: String, output: Output) -> Outcome {
 
 fn people_line(line: &LogLine) -> String {
     let place = match (line.shard, line.attempt) {
-        (Some(shard), Some(attempt)) => format!(" {shard}/{attempt}"),
+        (Some(shard), Some(attempt)) => format!("  shard {shard}, attempt {attempt} "),
         _ => String::new(),
     };
     let head = format!("{}{place} {:<5}", shown_time(line.at), line.level);

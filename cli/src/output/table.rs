@@ -43,9 +43,11 @@ impl Table {
     }
 }
 
-/// An instant, to the second unless it has a part of one.
+/// An instant, to the millisecond; to the second where there is no part of one.
 pub(crate) fn shown_time(at: DateTime<Utc>) -> String {
-    at.to_rfc3339_opts(SecondsFormat::AutoSi, true)
+    let form =
+        if at.timestamp_subsec_millis() == 0 { SecondsFormat::Secs } else { SecondsFormat::Millis };
+    at.to_rfc3339_opts(form, true)
 }
 
 /// How long ago `at` was, or in how long it will be, roughly.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use futures::{StreamExt, stream};
 use serde::Serialize;
 use taskparty_scheduler::api::wire::{
     Applied, AppliedAll, Apply, Change, Confirmation, Edited, JobView, ListJobs, OneJob,
@@ -19,6 +20,9 @@ use crate::output::{Output, shown_time};
 /// A request stays well below what NATS takes (1 MiB), its answer too.
 const CHUNK_BYTES: usize = 300 * 1024;
 const CHUNK_JOBS: usize = 200;
+
+/// Deletions that wait at once.
+const DELETIONS: usize = 16;
 
 /// What the command prints.
 #[derive(Debug, Serialize)]
@@ -75,16 +79,23 @@ pub(super) async fn run(args: ApplyArgs, config: &Config, output: Output) -> Out
                 *line = result;
             }
         }
-        for id in &report.deleted {
-            let request = OneJob { id: id.clone(), by: client.by() };
-            let edited: Edited = client.call("job", "delete", &request).await?;
-            merge(&mut report.confirmation, edited.confirmation);
+        // Each waits until the schedulers go by it, so they wait together.
+        let deletions = report.deleted.iter().map(|id| delete(&client, id));
+        let mut deletions = stream::iter(deletions).buffer_unordered(DELETIONS);
+        while let Some(edited) = deletions.next().await {
+            merge(&mut report.confirmation, edited?.confirmation);
         }
+        drop(deletions);
         output.print(&report, people)?;
         warn_unconfirmed(&report.confirmation, output);
         Ok(Exit::Done)
     })
     .await
+}
+
+async fn delete(client: &Client, id: &str) -> Result<Edited, Failure> {
+    let request = OneJob { id: id.into(), by: client.by() };
+    client.call("job", "delete", &request).await
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,0 +1,77 @@
+//! Runs and their logs: what is asked. A run itself is answered as history has it.
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+
+/// `run.list`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListRuns {
+    /// Only runs of this job.
+    #[serde(default)]
+    pub job: Option<String>,
+    /// Only runs in this state.
+    #[serde(default)]
+    pub state: Option<String>,
+    /// Only runs whose nominal instant is not before this.
+    #[serde(default)]
+    pub since: Option<DateTime<Utc>>,
+    /// Go on after this page.
+    #[serde(default)]
+    pub after: Option<String>,
+    /// How many at most. Default 50, at most 500.
+    #[serde(default)]
+    pub limit: Option<usize>,
+}
+
+/// Whatever names one run.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OneRun {
+    /// The run's id.
+    pub run: String,
+}
+
+/// `run.logs`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunLogs {
+    /// The run's id.
+    pub run: String,
+    /// Only lines after this place.
+    #[serde(default)]
+    pub after_seq: u64,
+    /// How many messages at most. Default 500, at most 1000.
+    #[serde(default)]
+    pub limit: Option<usize>,
+}
+
+/// A message that a handler logged: a line or several.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LogLine {
+    /// Its place in the stream of logs.
+    pub seq: u64,
+    /// When the server stored it.
+    pub at: DateTime<Utc>,
+    /// The shard.
+    pub shard: Option<u32>,
+    /// The attempt.
+    pub attempt: Option<u32>,
+    /// `info`, `warn` and the like; empty when the handler said none.
+    #[serde(default)]
+    pub level: String,
+    /// What it said.
+    pub text: String,
+}
+
+/// A page of what a run's handlers logged.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LogPage {
+    /// In order.
+    pub items: Vec<LogLine>,
+    /// The `after_seq` for what follows; absent when this is all there is now.
+    #[serde(default)]
+    pub next: Option<u64>,
+    /// The run has ended: no more lines are to be expected.
+    pub ended: bool,
+}
