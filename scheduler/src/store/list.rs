@@ -14,9 +14,7 @@ use uuid::Uuid;
 use super::load::{ATTEMPT, RUN};
 use super::read::{Columns, blob};
 use super::rows::{ALERT, alert, raw};
-use super::{
-    AttemptRow, Page, PendingRow, RunDetail, RunFilter, RunRow, Store, StoreError, load,
-};
+use super::{AttemptRow, Page, PendingRow, RunDetail, RunFilter, RunRow, Store, StoreError, load};
 
 /// Rows of a page when the filter does not say.
 const PAGE: u32 = 50;
@@ -68,8 +66,7 @@ impl Store {
         };
         let (run, attempts) = load::run(&row)?;
         let mut attempt_rows = Vec::new();
-        let sql =
-            format!("SELECT {ATTEMPT} FROM attempts WHERE run = $1 ORDER BY shard, attempt");
+        let sql = format!("SELECT {ATTEMPT} FROM attempts WHERE run = $1 ORDER BY shard, attempt");
         let rows = sqlx::query(AssertSqlSafe(sql)).bind(key.clone()).fetch_all(self.readers());
         for row in &rows.await? {
             let (_, key, attempt) = load::attempt(row)?;
@@ -101,12 +98,11 @@ impl Store {
     }
 
     async fn pending(&self, run: Vec<u8>) -> Result<Vec<PendingRow>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT id, kind, due_at, tries FROM outbox WHERE run = $1 ORDER BY id",
-        )
-        .bind(run)
-        .fetch_all(self.readers())
-        .await?;
+        let rows =
+            sqlx::query("SELECT id, kind, due_at, tries FROM outbox WHERE run = $1 ORDER BY id")
+                .bind(run)
+                .fetch_all(self.readers())
+                .await?;
         rows.iter()
             .map(|row| {
                 let mut c = Columns::of(row);
@@ -122,7 +118,7 @@ impl Store {
 }
 
 /// The list's statement: $1 the limit, $2 and $3 the bounds of the id, then job, app, trigger.
-fn list(filter: &RunFilter) -> String {
+pub(super) fn list(filter: &RunFilter) -> String {
     let columns = RUN.replace("params", "NULL AS params");
     let mut bounds = String::from("id >= $2 AND id < $3");
     let mut next = 4;

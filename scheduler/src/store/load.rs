@@ -34,7 +34,10 @@ impl Texts {
         Self {
             runs: Blocks::list(&format!("SELECT {RUN} FROM runs WHERE id IN ("), ")"),
             attempts: Blocks::list(&format!("SELECT {ATTEMPT} FROM attempts WHERE run IN ("), ")"),
-            definitions: Blocks::list("SELECT digest, spec FROM definitions WHERE digest IN (", ")"),
+            definitions: Blocks::list(
+                "SELECT digest, spec FROM definitions WHERE digest IN (",
+                ")",
+            ),
         }
     }
 }

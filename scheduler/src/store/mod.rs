@@ -22,6 +22,8 @@ mod record;
 mod rows;
 mod save;
 mod sql;
+#[cfg(test)]
+mod tests;
 mod watch;
 
 use std::path::{Path, PathBuf};

@@ -34,14 +34,17 @@ pub(super) struct Opened {
 
 /// The file that `url` names.
 pub(super) fn path_of(url: &str) -> Result<PathBuf, StoreError> {
-    let fail = |problem: &str| StoreError::Url { url: without_password(url), problem: problem.into() };
+    let fail =
+        |problem: &str| StoreError::Url { url: without_password(url), problem: problem.into() };
     let Some((scheme, rest)) = url.split_once(':') else {
         return Err(fail("it is no store's URL: write sqlite:PATH"));
     };
     match scheme {
         "sqlite" => {}
         "postgres" | "postgresql" | "mysql" | "mariadb" => {
-            return Err(fail("not yet: this version keeps history in SQLite only; write sqlite:PATH"));
+            return Err(fail(
+                "not yet: this version keeps history in SQLite only; write sqlite:PATH",
+            ));
         }
         _ => return Err(fail("no such kind of store: write sqlite:PATH")),
     }
@@ -150,13 +153,14 @@ async fn migrate(path: &Path, writer: &SqlitePool) -> Result<(), StoreError> {
 
 /// The store's id, made with the file.
 async fn identity(writer: &SqlitePool) -> Result<Uuid, StoreError> {
-    sqlx::query("INSERT INTO meta (name, value) VALUES ('store', $1) ON CONFLICT (name) DO NOTHING")
-        .bind(Uuid::new_v4().to_string())
-        .execute(writer)
-        .await?;
-    let id: String = sqlx::query_scalar("SELECT value FROM meta WHERE name = 'store'")
-        .fetch_one(writer)
-        .await?;
+    sqlx::query(
+        "INSERT INTO meta (name, value) VALUES ('store', $1) ON CONFLICT (name) DO NOTHING",
+    )
+    .bind(Uuid::new_v4().to_string())
+    .execute(writer)
+    .await?;
+    let id: String =
+        sqlx::query_scalar("SELECT value FROM meta WHERE name = 'store'").fetch_one(writer).await?;
     Uuid::parse_str(&id)
         .map_err(|_| StoreError::Data(format!("the store's id, {id:?}, is no UUID")))
 }

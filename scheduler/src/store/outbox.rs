@@ -73,7 +73,10 @@ impl Texts {
         Self {
             done: Blocks::list("DELETE FROM outbox WHERE id IN (", ")"),
             runs: Blocks::list(&format!("SELECT {RUN} FROM runs WHERE id IN ("), ")"),
-            definitions: Blocks::list("SELECT digest, spec FROM definitions WHERE digest IN (", ")"),
+            definitions: Blocks::list(
+                "SELECT digest, spec FROM definitions WHERE digest IN (",
+                ")",
+            ),
             alerts: Blocks::list(&format!("SELECT {ALERT} FROM alerts WHERE id IN ("), ")"),
         }
     }

@@ -5,8 +5,8 @@
 
 use std::fmt::Write as _;
 
-use sqlx::sqlite::{Sqlite, SqliteArguments};
 use sqlx::query::Query;
+use sqlx::sqlite::{Sqlite, SqliteArguments};
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
 /// The sizes of blocks, largest first.
@@ -78,7 +78,8 @@ mod tests {
         let blocks = Blocks::insert("INSERT INTO t (a, b) VALUES ", 2, " ON CONFLICT DO NOTHING");
         for count in [0, 1, 3, 4, 63, 64, 150] {
             let items: Vec<usize> = (0..count).collect();
-            let seen: Vec<usize> = blocks.over(&items).flat_map(|(_, block)| block.to_vec()).collect();
+            let seen: Vec<usize> =
+                blocks.over(&items).flat_map(|(_, block)| block.to_vec()).collect();
             assert_eq!(seen, items);
         }
         assert_eq!(

@@ -50,11 +50,7 @@ impl Store {
         now: DateTime<Utc>,
         limit: u32,
     ) -> Result<Vec<ToCheck>, StoreError> {
-        let sql = format!(
-            "SELECT {ATTEMPT} FROM attempts WHERE check_at IS NOT NULL AND check_at <= $1 \
-             ORDER BY check_at LIMIT $2"
-        );
-        let rows = sqlx::query(AssertSqlSafe(sql))
+        let rows = sqlx::query(AssertSqlSafe(to_check_sql()))
             .bind(ms(now))
             .bind(i64::from(limit))
             .fetch_all(self.readers())
@@ -99,15 +95,7 @@ impl Store {
         job: &JobId,
         since: DateTime<Utc>,
     ) -> Result<Option<LastOfChain>, StoreError> {
-        let part = |state: &RunState| {
-            format!(
-                "SELECT * FROM (SELECT id, state, ended_at FROM runs WHERE job = $1 AND \
-                 state = '{state}' AND trigger_kind = 'schedule' AND since = $2 \
-                 ORDER BY id DESC LIMIT 1) AS of_{state}"
-            )
-        };
-        let parts: Vec<String> = RunState::ALL.iter().map(|(_, state)| part(state)).collect();
-        let rows = sqlx::query(AssertSqlSafe(parts.join(" UNION ALL ")))
+        let rows = sqlx::query(AssertSqlSafe(last_of_chain_sql()))
             .bind(job.as_str().to_owned())
             .bind(ms(since))
             .fetch_all(self.readers())
@@ -127,4 +115,23 @@ impl Store {
         }
         Ok(newest)
     }
+}
+
+pub(super) fn to_check_sql() -> String {
+    format!(
+        "SELECT {ATTEMPT} FROM attempts WHERE check_at IS NOT NULL AND check_at <= $1 \
+         ORDER BY check_at LIMIT $2"
+    )
+}
+
+pub(super) fn last_of_chain_sql() -> String {
+    let part = |state: &RunState| {
+        format!(
+            "SELECT * FROM (SELECT id, state, ended_at FROM runs WHERE job = $1 AND \
+             state = '{state}' AND trigger_kind = 'schedule' AND since = $2 \
+             ORDER BY id DESC LIMIT 1) AS of_{state}"
+        )
+    };
+    let parts: Vec<String> = RunState::ALL.iter().map(|(_, state)| part(state)).collect();
+    parts.join(" UNION ALL ")
 }
