@@ -163,16 +163,14 @@ async fn save(api: &Api, request: &Apply, plan: Planned) -> Result<Applied, Prob
                 applied.revision = revision;
                 return Ok(applied);
             }
-            // Who was faster saved the same, or nobody asked to be told: decide on what is there.
-            Written::Conflict(found)
-                if request.check_revision.is_none() && found.revision == stored.revision =>
-            {
-                stored = found;
-            }
             Written::Conflict(found) => {
-                let same =
-                    found.job().and_then(Result::ok).is_some_and(|job| job.spec == after.spec);
-                if !same || request.check_revision.is_some() {
+                // Decided anew where nobody is overruled: only a pause came between, or somebody
+                // else saved the very same, or the write was not confirmed.
+                let there = found.job().and_then(Result::ok).map(|job| job.spec);
+                let theirs = before.map(|job| job.spec);
+                let harmless = there == theirs || there.as_ref() == Some(&after.spec);
+                let moved = found.revision != stored.revision;
+                if moved && (request.check_revision.is_some() || !harmless) {
                     return Err(Problem::conflict(spec.id.as_str(), found.visible_revision()));
                 }
                 stored = found;
