@@ -121,9 +121,23 @@ mod tests {
 
     #[test]
     fn what_is_not_a_duration_is_refused() {
-        for text in
-            ["", "42", "-30s", "1e9h", "s", "1.s", ".5s", "1 h", "1m1h", "1s1s", "1.0001s", "1w", "99999999999d", "9d9", "1..5s"]
-        {
+        for text in [
+            "",
+            "42",
+            "-30s",
+            "1e9h",
+            "s",
+            "1.s",
+            ".5s",
+            "1 h",
+            "1m1h",
+            "1s1s",
+            "1.0001s",
+            "1w",
+            "99999999999d",
+            "9d9",
+            "1..5s",
+        ] {
             assert!(parse(text).is_err(), "{text}");
         }
     }

@@ -299,6 +299,9 @@ mod tests {
         let (seconds, _) = run.get_timestamp().unwrap().to_unix();
         assert_eq!(seconds, 1_700_000_000);
         assert_ne!(run, fire.run(&prefix, 8, at(1_700_000_000_000)));
-        assert_ne!(run, FireId::at(job("b"), at(1_700_000_000_000)).run(&prefix, 7, at(1_700_000_000_000)));
+        assert_ne!(
+            run,
+            FireId::at(job("b"), at(1_700_000_000_000)).run(&prefix, 7, at(1_700_000_000_000))
+        );
     }
 }

@@ -27,8 +27,7 @@ pub struct NameError {
 
 const RULE: &str =
     "use 1 to 64 letters, digits, '-' or '_', beginning and ending with a letter or digit";
-const PREFIX_RULE: &str =
-    "use 1 to 31 lower-case letters, digits or '-', beginning with a letter";
+const PREFIX_RULE: &str = "use 1 to 31 lower-case letters, digits or '-', beginning with a letter";
 
 fn error(what: &'static str, given: &str, rule: &'static str) -> NameError {
     NameError { what, given: given.chars().take(80).collect(), rule }

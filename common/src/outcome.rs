@@ -192,7 +192,8 @@ impl RunState {
         let mut worst: Option<RunState> = None;
         for state in shards {
             if state.is_terminal() {
-                worst = Some(worst.map_or(state, |w| if rank(state) > rank(w) { state } else { w }));
+                worst =
+                    Some(worst.map_or(state, |w| if rank(state) > rank(w) { state } else { w }));
             } else {
                 open = Some(open.map_or(state, |o| if rank(state) > rank(o) { state } else { o }));
             }

@@ -1,5 +1,7 @@
 //! The job spec: what is read is what was meant, and what is wrong is said so that it can be mended.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 use taskparty_common::job::{Invalid, Job, JobSpec, MAX_PARAMS, Unknown};
@@ -48,17 +50,25 @@ fn everything_that_is_written_is_read_back() {
 #[test]
 fn specs_that_mean_the_same_are_equal() {
     let one = with(json!({ "timeout": "60s", "schedule": { "cron": "@daily" }, "shards": 1 }));
-    let two = with(json!({ "timeout": "1m", "schedule": { "cron": ["0 0 * * *"] }, "params": null }));
+    let two =
+        with(json!({ "timeout": "1m", "schedule": { "cron": ["0 0 * * *"] }, "params": null }));
     assert_eq!(strict(&one).unwrap(), strict(&two).unwrap());
 }
 
 #[test]
 fn a_change_of_the_schedule_begins_a_new_past_and_another_change_does_not() {
     let spec = |fields| strict(&with(fields)).unwrap();
-    let job = Job::new(spec(json!({ "schedule": { "fixed_rate": "1m" } })), at("2026-01-01T00:00:00Z"), "a");
+    let job = Job::new(
+        spec(json!({ "schedule": { "fixed_rate": "1m" } })),
+        at("2026-01-01T00:00:00Z"),
+        "a",
+    );
     let later = at("2026-02-01T00:00:00Z");
-    let retitled =
-        job.with_spec(spec(json!({ "title": "t", "schedule": { "fixed_rate": "60s" } })), later, "b");
+    let retitled = job.with_spec(
+        spec(json!({ "title": "t", "schedule": { "fixed_rate": "60s" } })),
+        later,
+        "b",
+    );
     assert_eq!((retitled.meta.since, retitled.meta.anchor), (job.meta.since, job.meta.anchor));
     let moved = job.with_spec(spec(json!({ "schedule": { "fixed_rate": "2m" } })), later, "b");
     assert_eq!((moved.meta.since, moved.meta.anchor), (later, job.meta.anchor));

@@ -31,7 +31,9 @@ impl fmt::Display for FieldError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.field.is_empty(), &self.value) {
             (true, _) => f.write_str(&self.problem),
-            (false, Some(value)) if !self.problem.starts_with(value) => write!(f, "{}: {value}: {}", self.field, self.problem),
+            (false, Some(value)) if !self.problem.starts_with(value) => {
+                write!(f, "{}: {value}: {}", self.field, self.problem)
+            }
             (false, _) => write!(f, "{}: {}", self.field, self.problem),
         }
     }
@@ -109,7 +111,12 @@ pub(crate) struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     /// Begins to read `value`; an error when it is not an object.
-    pub(crate) fn of(value: &'a Value, path: &str, unknown: Unknown, errors: &'a Errors) -> Option<Self> {
+    pub(crate) fn of(
+        value: &'a Value,
+        path: &str,
+        unknown: Unknown,
+        errors: &'a Errors,
+    ) -> Option<Self> {
         let Value::Object(map) = value else {
             let value = (!path.is_empty()).then_some(value);
             errors.push(path.into(), value, "this is an object: fields with values".into());
@@ -166,7 +173,10 @@ impl<'a> Fields<'a> {
     }
 
     /// A text that `T` can be made of.
-    pub(crate) fn parsed<T: FromStr<Err: fmt::Display>>(&mut self, field: &'static str) -> Option<T> {
+    pub(crate) fn parsed<T: FromStr<Err: fmt::Display>>(
+        &mut self,
+        field: &'static str,
+    ) -> Option<T> {
         self.read(field, |value| string(value)?.parse().map_err(|e: T::Err| e.to_string()))
     }
 
@@ -200,17 +210,26 @@ impl<'a> Fields<'a> {
     }
 
     /// A number inside `range`.
-    pub(crate) fn number(&mut self, field: &'static str, range: RangeInclusive<f64>) -> Option<f64> {
+    pub(crate) fn number(
+        &mut self,
+        field: &'static str,
+        range: RangeInclusive<f64>,
+    ) -> Option<f64> {
         self.read(field, |value| {
-            value
-                .as_f64()
-                .filter(|n| range.contains(n))
-                .ok_or(format!("write a number from {} to {}", range.start(), range.end()))
+            value.as_f64().filter(|n| range.contains(n)).ok_or(format!(
+                "write a number from {} to {}",
+                range.start(),
+                range.end()
+            ))
         })
     }
 
     /// One of the words of `choices`.
-    pub(crate) fn choice<T: Copy>(&mut self, field: &'static str, choices: &[(&str, T)]) -> Option<T> {
+    pub(crate) fn choice<T: Copy>(
+        &mut self,
+        field: &'static str,
+        choices: &[(&str, T)],
+    ) -> Option<T> {
         self.read(field, |value| one_of(string(value)?, choices))
     }
 

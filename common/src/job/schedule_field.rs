@@ -68,11 +68,14 @@ pub(super) fn write(schedule: &Schedule) -> Value {
             map.insert(field.into(), value);
         }
     };
-    put("cron", match spec.cron.as_slice() {
-        [] => None,
-        [only] => Some(json!(only)),
-        list => Some(json!(list)),
-    });
+    put(
+        "cron",
+        match spec.cron.as_slice() {
+            [] => None,
+            [only] => Some(json!(only)),
+            list => Some(json!(list)),
+        },
+    );
     put("fixed_rate", spec.fixed_rate.map(|period| json!(format(period))));
     put("fixed_delay", spec.fixed_delay.map(|pause| json!(format(pause))));
     put("at", spec.at.map(Value::from));

@@ -48,7 +48,10 @@ fn read_spec(mut fields: Fields<'_>) -> Option<JobSpec> {
         fields.fail("timeout", "an attempt needs some time; write none for no limit");
     }
     if handler.as_ref().is_some_and(|handler: &Handler| handler.as_str().starts_with("on_")) {
-        fields.fail("handler", "names that begin with on_ are the system's: consumers of pinned work");
+        fields.fail(
+            "handler",
+            "names that begin with on_ are the system's: consumers of pinned work",
+        );
     }
     if start_deadline < Duration::from_secs(1) {
         fields.fail("start_deadline", "it is at least 1s");
@@ -91,7 +94,10 @@ fn refuse_not_yet(fields: &mut Fields<'_>) {
     ];
     for (field, default) in defaults {
         if fields.raw(field).is_some_and(|value| *value != default) {
-            fields.fail(field, format!("not yet: only the default, {default}, works in this version"));
+            fields.fail(
+                field,
+                format!("not yet: only the default, {default}, works in this version"),
+            );
         }
     }
 }
@@ -196,7 +202,9 @@ fn read_retry(fields: &mut Fields<'_>) -> Retry {
 fn read_alert(fields: &mut Fields<'_>) -> Vec<AlertWhen> {
     let mut when = vec![AlertWhen::Failed];
     if let Some(mut inner) = fields.object("alert") {
-        if let Some(words) = inner.choice_list("when", &[("failed", Some(AlertWhen::Failed)), ("recovered", None)]) {
+        if let Some(words) =
+            inner.choice_list("when", &[("failed", Some(AlertWhen::Failed)), ("recovered", None)])
+        {
             if words.contains(&None) {
                 inner.fail("when", "recovered: not yet; write [failed] or []");
             }
@@ -204,7 +212,8 @@ fn read_alert(fields: &mut Fields<'_>) -> Vec<AlertWhen> {
             when.sort_unstable();
             when.dedup();
         }
-        if inner.raw("channels").is_some_and(|value| value.as_array().is_none_or(|c| !c.is_empty())) {
+        if inner.raw("channels").is_some_and(|value| value.as_array().is_none_or(|c| !c.is_empty()))
+        {
             inner.fail("channels", "not yet: alerts go to the NATS stream of alerts");
         }
         inner.finish();

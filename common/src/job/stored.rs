@@ -78,8 +78,13 @@ impl Job {
 
     /// This job paused, or going on again.
     pub fn with_pause(&self, paused: Option<Paused>, now: DateTime<Utc>, by: &str) -> Self {
-        let meta =
-            Meta { updated_at: now, updated_by: by.into(), since: now, paused, ..self.meta.clone() };
+        let meta = Meta {
+            updated_at: now,
+            updated_by: by.into(),
+            since: now,
+            paused,
+            ..self.meta.clone()
+        };
         Self { spec: self.spec.clone(), meta }
     }
 
@@ -106,7 +111,9 @@ impl Job {
             let found = value.get("format").map_or("none".into(), Value::to_string);
             return Err(Invalid::one(
                 "format",
-                format!("this version reads format 1 and found {found}: upgrade, or save the job again"),
+                format!(
+                    "this version reads format 1 and found {found}: upgrade, or save the job again"
+                ),
             ));
         }
         let missing = |field: &str| Invalid::one(field, "it is missing from the stored job");

@@ -60,7 +60,10 @@ impl JobSpec {
             put("no_executor_wait", json!(format(self.no_executor_wait)));
         }
         if self.alert != plain.alert {
-            put("alert", json!({ "when": self.alert.iter().map(|_| "failed").collect::<Vec<_>>() }));
+            put(
+                "alert",
+                json!({ "when": self.alert.iter().map(|_| "failed").collect::<Vec<_>>() }),
+            );
         }
         if !self.labels.is_empty() {
             put("labels", json!(self.labels));
