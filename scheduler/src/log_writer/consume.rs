@@ -45,7 +45,7 @@ pub(super) async fn run(parts: &Parts, stop: &CancellationToken) {
         if batch.messages.is_empty() {
             continue;
         }
-        room = room_for(&batch.messages, parts.config.batch_events);
+        room = room_for(&batch, parts.config.batch_events);
         if !write(parts, batch, stop).await {
             break;
         }
@@ -98,11 +98,13 @@ async fn gather(parts: &Parts, pull: &mut Pull, room: usize) -> Option<Gathered>
     }
 }
 
-/// How many messages to ask for next, when they are as large as these.
-fn room_for(messages: &[Received], most: usize) -> usize {
-    let bytes: usize = messages.iter().map(|received| received.message.payload.len()).sum();
-    let mean = (bytes / messages.len().max(1)).max(1);
-    (BYTES / 2 / mean).clamp(FEWEST, most.max(FEWEST))
+/// How many messages to ask for next, when they are as large and as full as these.
+fn room_for(batch: &Gathered, events: usize) -> usize {
+    let messages = batch.messages.len().max(1);
+    let bytes: usize = batch.messages.iter().map(|received| received.message.payload.len()).sum();
+    let by_size = BYTES / 2 / (bytes / messages).max(1);
+    let by_events = events / (batch.lines.len() / messages).max(1);
+    by_size.min(by_events).clamp(FEWEST, events.max(FEWEST))
 }
 
 /// Writes a batch, however long SQL takes to work again; false when it had to be given up.

@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use taskparty_common::dispatch::Alert;
 use taskparty_common::fire::{FireId, Plan, RetryOf, TriggerRequest};
 use taskparty_common::outcome::Trigger;
+use taskparty_nats::fail_point;
 use taskparty_nats::publish::Draft;
 use taskparty_nats::subject::Names;
 use tokio_util::sync::CancellationToken;
@@ -71,6 +72,7 @@ async fn drain(parts: &Parts, stop: &CancellationToken) -> Result<(), StoreError
                 }
             }
         }
+        fail_point!("log_writer.after_publish");
         let none_went = done.is_empty();
         parts
             .store

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 use taskparty_common::name::{App, Handler, Instance, JobId};
 use taskparty_common::outcome::{Code, Outcome, RunState, SkipReason, Trigger, TriggerResult};
@@ -21,6 +20,9 @@ pub(super) const RUN: &str = "id, job, app, state, handler, lock_key, revision, 
 pub(super) const ATTEMPT: &str = "run, shard, attempt, state, outcome, code, message, output, \
     truncated, retryable, instance, delivery, due_at, dispatched_at, start_by, started_at, \
     ended_at, progress, notes, check_at, ending";
+
+/// How many those are.
+pub(super) const ATTEMPT_COLUMNS: usize = 21;
 
 #[derive(Debug)]
 pub(super) struct Texts {
@@ -55,7 +57,7 @@ impl Tx<'_> {
                 runs.insert(run.id, run);
             }
         }
-        let known: Vec<Uuid> = runs.keys().copied().collect();
+        let known: Vec<Uuid> = ids.iter().filter(|id| runs.contains_key(*id)).copied().collect();
         for (mut query, block) in self.texts.load.attempts.over(&known) {
             for id in block {
                 query = query.bind(blob(id.as_bytes()));
@@ -184,6 +186,5 @@ pub(super) fn attempt(row: &SqliteRow) -> Result<(Uuid, (u32, u32), Attempt), St
         check_at: c.maybe_time()?,
         ending: c.maybe_json()?,
     };
-    debug_assert_eq!(row.len(), 21);
     Ok((run, key, attempt))
 }

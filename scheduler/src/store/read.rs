@@ -16,7 +16,12 @@ pub(super) struct Columns<'r> {
 
 impl<'r> Columns<'r> {
     pub(super) fn of(row: &'r SqliteRow) -> Self {
-        Self { row, next: 0 }
+        Self::from(row, 0)
+    }
+
+    /// Reads from column `next` on.
+    pub(super) fn from(row: &'r SqliteRow, next: usize) -> Self {
+        Self { row, next }
     }
 
     fn broken(&self, what: &str) -> StoreError {

@@ -3,6 +3,7 @@
 
 use chrono::{DateTime, Utc};
 use sqlx::AssertSqlSafe;
+use sqlx::sqlite::SqliteRow;
 use taskparty_common::name::{App, Handler, JobId};
 use taskparty_common::outcome::RunState;
 use uuid::Uuid;
@@ -55,33 +56,10 @@ impl Store {
             .bind(i64::from(limit))
             .fetch_all(self.readers())
             .await?;
-        let mut found = Vec::with_capacity(rows.len());
-        for row in &rows {
-            let (run, (shard, number), attempt) = load::attempt(row)?;
-            let Some(row) =
-                sqlx::query("SELECT job, app, handler, definition FROM runs WHERE id = $1")
-                    .bind(blob(run.as_bytes()))
-                    .fetch_optional(self.readers())
-                    .await?
-            else {
-                continue;
-            };
-            let mut c = Columns::of(&row);
-            found.push(ToCheck {
-                run,
-                shard,
-                number,
-                attempt,
-                job: c.parsed(|text| JobId::new(text).ok())?,
-                app: c.parsed(|text| App::new(text).ok())?,
-                handler: c.maybe_parsed(|text| Handler::new(text).ok())?,
-                definition: c.bytes()?,
-            });
-        }
-        Ok(found)
+        rows.iter().map(to_check).collect()
     }
 
-    /// The definitions `digests` that are known.
+    /// The definition with this digest.
     pub(crate) async fn definition(&self, digest: &Digest) -> Result<Option<String>, StoreError> {
         Ok(sqlx::query_scalar("SELECT spec FROM definitions WHERE digest = $1")
             .bind(blob(digest))
@@ -117,10 +95,29 @@ impl Store {
     }
 }
 
+fn to_check(row: &SqliteRow) -> Result<ToCheck, StoreError> {
+    let (run, (shard, number), attempt) = load::attempt(row)?;
+    let mut c = Columns::from(row, load::ATTEMPT_COLUMNS);
+    Ok(ToCheck {
+        run,
+        shard,
+        number,
+        attempt,
+        job: c.parsed(|text| JobId::new(text).ok())?,
+        app: c.parsed(|text| App::new(text).ok())?,
+        handler: c.maybe_parsed(|text| Handler::new(text).ok())?,
+        definition: c.bytes()?,
+    })
+}
+
 pub(super) fn to_check_sql() -> String {
+    let columns: Vec<String> =
+        ATTEMPT.split(", ").map(|name| format!("a.{}", name.trim())).collect();
     format!(
-        "SELECT {ATTEMPT} FROM attempts WHERE check_at IS NOT NULL AND check_at <= $1 \
-         ORDER BY check_at LIMIT $2"
+        "SELECT {}, r.job, r.app, r.handler, r.definition FROM attempts AS a \
+         JOIN runs AS r ON r.id = a.run WHERE a.check_at IS NOT NULL AND a.check_at <= $1 \
+         ORDER BY a.check_at LIMIT $2",
+        columns.join(", ")
     )
 }
 
