@@ -6,7 +6,7 @@
 //! started or never reported.
 //!
 //! *Invariants.* One log writer is active at a time, and one store belongs to an installation
-//! ([`term`](self)). Firing never waits for it: while it or SQL is down, results wait in NATS.
+//! (`term`). Firing never waits for it: while it or SQL is down, results wait in NATS.
 //!
 //! | file | holds |
 //! | --- | --- |

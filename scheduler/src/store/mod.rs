@@ -4,7 +4,7 @@
 //! and MySQL have too, so that they can stand beside it behind the same [`Store`].
 //!
 //! *Invariants.*
-//! - *Every transaction runs in a task of its own* ([`Store::write`]), so that nobody who stops
+//! - *Every transaction runs in a task of its own* (`Store::write`), so that nobody who stops
 //!   waiting for it leaves it open half way: sqlx leaks a transaction whose `begin` is dropped.
 //! - *One writer*: SQLite has exactly one connection for writing, and each of its transactions
 //!   takes the write lock at its begin, so what it reads stays true until it commits.

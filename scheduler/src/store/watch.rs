@@ -125,7 +125,7 @@ pub(super) fn last_of_chain_sql() -> String {
     let part = |state: &RunState| {
         format!(
             "SELECT * FROM (SELECT id, state, ended_at FROM runs WHERE job = $1 AND \
-             state = '{state}' AND trigger_kind = 'schedule' AND since = $2 \
+             state = '{state}' AND trigger_kind IN ('schedule', 'misfire') AND since = $2 \
              ORDER BY id DESC LIMIT 1) AS of_{state}"
         )
     };

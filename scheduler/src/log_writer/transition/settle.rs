@@ -80,7 +80,8 @@ fn finish(run: &mut Run, setting: &Setting<'_>, effect: &mut Effect) {
     }
 }
 
-/// When the next run of a fixed delay is due; only a run of the schedule has one.
+/// When the next run of a fixed delay is due; only a run of the schedule, late or
+/// not, has one.
 fn next_of_chain(run: &Run, setting: &Setting<'_>) -> Option<DateTime<Utc>> {
     let delay = setting.policy.fixed_delay?;
     let fired = run.fired.as_ref()?;
@@ -88,7 +89,8 @@ fn next_of_chain(run: &Run, setting: &Setting<'_>) -> Option<DateTime<Utc>> {
         .skipped
         .as_ref()
         .is_some_and(|s| matches!(s.reason, SkipReason::Deleted | SkipReason::Paused));
-    (fired.trigger == Trigger::Schedule && !over).then(|| after(setting.now, delay))
+    (matches!(fired.trigger, Trigger::Schedule | Trigger::Misfire) && !over)
+        .then(|| after(setting.now, delay))
 }
 
 /// The shard whose end is the run's, and its last attempt.
