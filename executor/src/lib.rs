@@ -68,3 +68,12 @@ pub use logs::Level;
 pub use taskparty_common::name::{App, Instance};
 pub use taskparty_nats::connect::{ConnectConfig, Nats, connect};
 pub use tokio_util::sync::CancellationToken;
+
+// What the README and the page about executors show is compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/executors.md")]
+struct ExecutorsPage;
