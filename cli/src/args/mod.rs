@@ -39,8 +39,10 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// What every command takes.
+/// What every command takes. Under a heading of its own, so that help shows a command's own options
+/// together.
 #[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Everywhere")]
 pub(crate) struct Global {
     /// How to print what was found.
     #[arg(short, long, global = true, value_enum, value_name = "FORMAT", default_value_t)]
