@@ -6,7 +6,7 @@ use std::time::Duration;
 use taskparty_nats::clock::Clock;
 use taskparty_nats::connect::Nats;
 use taskparty_nats::topology::TopologyConfig;
-use taskparty_scheduler::{Node, NodeConfig, Role};
+use taskparty_scheduler::{CLOCK_TOLERANCE, Node, NodeConfig, Role};
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::Failure;
@@ -41,6 +41,7 @@ pub(crate) async fn start(
         store: plan.store_url,
         host: plan.host,
         drain: DRAIN,
+        clock_tolerance: Some(CLOCK_TOLERANCE),
     };
     Node::start(config, nats, clock, shutdown)
         .await

@@ -218,6 +218,9 @@ pub struct SchedulerEntry {
     pub jobs_revision: u64,
     /// How many jobs it fires.
     pub jobs: u64,
+    /// How late its fires of the last minute were; nothing when there were none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late: Option<Lateness>,
     /// The machine.
     pub host: String,
     /// The process id.
@@ -226,6 +229,23 @@ pub struct SchedulerEntry {
     pub version: String,
     /// When it started.
     pub started_at: DateTime<Utc>,
+    /// When this was sent, by the scheduler's own clock: beside the time at which the server
+    /// stored it, it tells how far the two clocks are apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent_at: Option<DateTime<Utc>>,
+}
+
+/// How late fires were dispatched, in milliseconds after they were due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lateness {
+    /// How many fires.
+    pub fires: u64,
+    /// Half of them were no later than this.
+    pub p50_ms: u64,
+    /// 99 of 100 were no later than this.
+    pub p99_ms: u64,
+    /// The latest.
+    pub max_ms: u64,
 }
 
 /// An alert, on `taskparty.alert.<job>`.

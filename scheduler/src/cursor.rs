@@ -1,10 +1,12 @@
 //! The watermarks: for each scheduler, the instant up to which it has handled all its jobs.
 //!
-//! One write a second a scheduler, and one at a graceful stop; never one per fire. *Invariant: a
-//! watermark is written only after everything before it is recorded*; the engine works it out.
-//! The key of a scheduler that has gone is removed by one that is further, which therefore has
-//! handled everything that the other had left.
+//! One write a second a scheduler, one when it moves back, and one at a graceful stop; never one
+//! per fire. *Invariants.* A watermark is written only after everything before it is recorded; the
+//! engine works it out. It is moved back, and confirmed, before the first fire of a job that was
+//! taken over from an earlier place. The watermark of a scheduler that has gone stays until every
+//! live one has taken over its share from there.
 
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -20,30 +22,35 @@ use tokio_util::sync::CancellationToken;
 use crate::engine::Progress;
 
 const EVERY: Duration = Duration::from_secs(1);
+
+/// Watermarks of those that have gone are looked for each so many writes.
+const CLEAN_UP_EACH: u64 = 30;
+
 const PREFIX: &str = "scheduler.";
 
 /// A scheduler's watermark, as it is stored.
-#[derive(Debug, Serialize, Deserialize)]
-struct Watermark {
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Watermark {
     v: u32,
-    /// Every instant up to here is handled.
-    handled: DateTime<Utc>,
+    /// Every instant up to here, of every job that the scheduler owns, is handled.
+    pub(crate) handled: DateTime<Utc>,
+    /// The schedulers that have gone and whose watermarks this one has started from.
+    #[serde(default)]
+    pub(crate) walked: BTreeSet<Instance>,
 }
 
-/// The earliest watermark of all schedulers, live and departed; nothing when there is none.
-pub(crate) async fn earliest(buckets: &Buckets) -> Result<Option<DateTime<Utc>>, ReadError> {
-    let all = buckets.entries(Bucket::Cursors, &format!("{PREFIX}*")).await?;
-    Ok(all.iter().filter_map(|entry| read(entry.value.as_deref()?)).min())
-}
-
-fn read(value: &[u8]) -> Option<DateTime<Utc>> {
-    match serde_json::from_slice::<Watermark>(value) {
-        Ok(watermark) => Some(watermark.handled),
-        Err(error) => {
-            tracing::error!(%error, "A watermark cannot be read; it is ignored.");
-            None
-        }
-    }
+/// The watermarks of all schedulers, live and departed. One that cannot be read is left out.
+pub(crate) async fn all(buckets: &Buckets) -> Result<HashMap<Instance, Watermark>, ReadError> {
+    let entries = buckets.entries(Bucket::Cursors, &format!("{PREFIX}*")).await?;
+    let read = |entry: taskparty_nats::bucket::Entry| {
+        let instance = Instance::new(entry.key.strip_prefix(PREFIX)?).ok()?;
+        let read = serde_json::from_slice(entry.value.as_deref()?);
+        let logged = read.inspect_err(|error| {
+            tracing::error!(key = %entry.key, %error, "A watermark cannot be read; it is ignored.");
+        });
+        Some((instance, logged.ok()?))
+    };
+    Ok(entries.into_iter().filter_map(read).collect())
 }
 
 /// Keeps a scheduler's watermark in the bucket.
@@ -51,62 +58,111 @@ pub(crate) struct Keeper {
     pub(crate) buckets: Buckets,
     pub(crate) instance: Instance,
     pub(crate) progress: watch::Receiver<Option<Progress>>,
+    /// The schedulers whose watermarks the engine has started from.
+    pub(crate) walked: watch::Receiver<BTreeSet<Instance>>,
+    /// The last watermark that is stored, in milliseconds.
+    pub(crate) confirmed: watch::Sender<Option<i64>>,
 }
 
 impl Keeper {
-    /// Writes the watermark each second until `shutdown`, which comes after the engine's end, and
-    /// then once more.
-    pub(crate) async fn run(self, shutdown: CancellationToken) {
-        let mut written = None;
+    /// Writes the watermark until `shutdown`, which comes after the engine's end, and then once
+    /// more.
+    pub(crate) async fn run(mut self, shutdown: CancellationToken) {
         let mut tick = tokio::time::interval(EVERY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut beats = 0_u64;
+        let mut writes = 0_u64;
         loop {
             tokio::select! {
                 _ = tick.tick() => {}
+                changed = self.progress.changed() => {
+                    if changed.is_ok() && !self.is_moved_back() {
+                        continue;
+                    }
+                }
                 () = shutdown.cancelled() => {
-                    self.write(&mut written).await;
+                    self.write().await;
                     return;
                 }
             }
-            self.write(&mut written).await;
-            beats += 1;
-            if beats.is_multiple_of(30) {
-                self.remove_departed(written).await;
-            }
-        }
-    }
-
-    async fn write(&self, written: &mut Option<i64>) {
-        let progress = *self.progress.borrow();
-        let Some(Progress { watermark_ms: watermark, .. }) = progress else { return };
-        if *written == Some(watermark) {
-            return;
-        }
-        let Some(handled) = DateTime::from_timestamp_millis(watermark) else { return };
-        let Ok(value) = serde_json::to_vec(&Watermark { v: 1, handled }) else { return };
-        let key = self.buckets.nats().names().key(Bucket::Cursors, &format!("{PREFIX}{}", self.instance));
-        match self.buckets.publisher().publish_within(Draft::new(key, value), 2 * EVERY).await {
-            Ok(_) => *written = Some(watermark),
-            Err(error) => tracing::warn!(%error, "The watermark is not written; it is tried again."),
-        }
-    }
-
-    /// Removes the watermarks of schedulers that have gone and that this one has overtaken.
-    async fn remove_departed(&self, written: Option<i64>) {
-        let Some(own) = written.and_then(DateTime::from_timestamp_millis) else { return };
-        let live = self.buckets.entries(Bucket::Schedulers, ">").await;
-        let all = self.buckets.entries(Bucket::Cursors, &format!("{PREFIX}*")).await;
-        let (Ok(live), Ok(all)) = (live, all) else { return };
-        for entry in all {
-            let instance = entry.key.strip_prefix(PREFIX).unwrap_or_default();
-            let gone = instance != self.instance.as_str() && live.iter().all(|l| l.key != instance);
-            let overtaken = entry.value.as_deref().and_then(read).is_some_and(|other| other <= own);
-            if gone && overtaken
-                && let Err(error) = self.buckets.delete(Bucket::Cursors, &entry.key).await
+            self.write().await;
+            writes += 1;
+            if writes.is_multiple_of(CLEAN_UP_EACH)
+                && let Err(error) = self.clean_up().await
             {
-                tracing::warn!(%error, key = entry.key, "A departed scheduler's watermark is not removed.");
+                tracing::warn!(%error, "The watermarks of departed schedulers are not looked after.");
             }
         }
+    }
+
+    /// Whether the engine's watermark is before the stored one, or the first of all.
+    fn is_moved_back(&mut self) -> bool {
+        let now = self.progress.borrow_and_update().map(|progress| progress.watermark_ms);
+        let stored = *self.confirmed.borrow();
+        now.is_some_and(|now| stored.is_none_or(|stored| now < stored))
+    }
+
+    async fn write(&self) {
+        // In this order: the engine moves its watermark back before it says whom it has walked.
+        let walked = self.walked.borrow().clone();
+        let Some(progress) = *self.progress.borrow() else { return };
+        let Some(handled) = DateTime::from_timestamp_millis(progress.watermark_ms) else { return };
+        let Ok(value) = serde_json::to_vec(&Watermark { v: 1, handled, walked }) else { return };
+        let key =
+            self.buckets.nats().names().key(Bucket::Cursors, &format!("{PREFIX}{}", self.instance));
+        match self.buckets.publisher().publish_within(Draft::new(key, value), 2 * EVERY).await {
+            Ok(_) => {
+                self.confirmed.send_replace(Some(progress.watermark_ms));
+            }
+            Err(error) => tracing::warn!(%error, "The watermark is not stored; it is tried again."),
+        }
+    }
+
+    /// Removes the watermarks of those that have gone and that every live scheduler has walked.
+    async fn clean_up(&self) -> Result<(), ReadError> {
+        let live = self.buckets.entries(Bucket::Schedulers, "*").await?;
+        let live: BTreeSet<Instance> =
+            live.iter().filter_map(|entry| Instance::new(&entry.key).ok()).collect();
+        let all = all(&self.buckets).await?;
+        for gone in all.keys().filter(|instance| is_walked(instance, &live, &all)) {
+            let key = format!("{PREFIX}{gone}");
+            if let Err(error) = self.buckets.purge(Bucket::Cursors, &key).await {
+                tracing::warn!(%error, key, "A departed scheduler's watermark is not removed.");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether `instance` has gone and every live scheduler has walked its watermark.
+fn is_walked(
+    instance: &Instance,
+    live: &BTreeSet<Instance>,
+    all: &HashMap<Instance, Watermark>,
+) -> bool {
+    let walked = |live: &Instance| all.get(live).is_some_and(|mark| mark.walked.contains(instance));
+    !live.is_empty() && !live.contains(instance) && live.iter().all(walked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watermark_goes_when_every_live_scheduler_has_walked_it() {
+        let name = |name: &str| Instance::new(name).unwrap();
+        let mark = |walked: &[&str]| Watermark {
+            v: 1,
+            handled: DateTime::UNIX_EPOCH,
+            walked: walked.iter().map(|w| name(w)).collect(),
+        };
+        let live: BTreeSet<_> = [name("a"), name("b")].into();
+        let mut all: HashMap<_, _> =
+            [(name("a"), mark(&["gone"])), (name("b"), mark(&[])), (name("gone"), mark(&[]))]
+                .into();
+        assert!(!is_walked(&name("gone"), &live, &all), "b has not");
+        all.insert(name("b"), mark(&["gone", "older"]));
+        assert!(is_walked(&name("gone"), &live, &all));
+        assert!(!is_walked(&name("a"), &live, &all), "it lives");
+        assert!(!is_walked(&name("gone"), &BTreeSet::new(), &all), "nobody lives");
     }
 }

@@ -77,6 +77,11 @@ impl Jobs {
         self.read().sound.get(id).cloned()
     }
 
+    /// The definitions of all sound jobs.
+    pub(crate) fn all(&self) -> Vec<Arc<Definition>> {
+        self.read().sound.values().cloned().collect()
+    }
+
     /// How many sound jobs there are.
     pub fn len(&self) -> usize {
         self.read().sound.len()

@@ -19,4 +19,4 @@ pub mod store;
 mod trigger;
 
 pub use jobs::Jobs;
-pub use node::{Node, NodeConfig, NodeError, Role};
+pub use node::{CLOCK_TOLERANCE, Node, NodeConfig, NodeError, Role};

@@ -21,13 +21,12 @@ use uuid::Uuid;
 
 use crate::api::{self, ApiError, ApiParts};
 use crate::consumers;
-use crate::cursor::Keeper;
-use crate::engine::Engine;
+use crate::cursor::{self, Keeper};
+use crate::engine::{Engine, Members, Ties};
 use crate::fire::Firing;
 use crate::jobs::Jobs;
 use crate::log_writer::{LogWriter, LogWriterConfig, LogWriterError};
-use crate::membership::Heartbeat;
-use crate::recover::Recovered;
+use crate::membership::{Membership, Standing};
 use crate::registry::Registry;
 use crate::store::{Store, StoreError};
 use crate::trigger::Triggers;
@@ -56,7 +55,13 @@ pub struct NodeConfig {
     pub host: String,
     /// How long fires that are under way may take when the node ends.
     pub drain: Duration,
+    /// How far this machine's clock may be from the NATS server's; past it the scheduler does not
+    /// fire, and says so. Nothing: however far.
+    pub clock_tolerance: Option<Duration>,
 }
+
+/// The clock tolerance of a node that is not told otherwise.
+pub const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
 
 /// Why a node could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -129,7 +134,8 @@ impl Node {
             joiner: Joiner::new(publisher, JoinConfig::default()),
             drain: config.drain,
         };
-        let parts = Parts { buckets, topology, clock, lease, host: config.host };
+        let clock_tolerance = config.clock_tolerance;
+        let parts = Parts { buckets, topology, clock, clock_tolerance, lease, host: config.host };
         let started = node.start_roles(&config.roles, &parts).await;
         if let Err(error) = started {
             node.shutdown.cancel();
@@ -162,11 +168,12 @@ impl Node {
     }
 
     async fn start_scheduler(&self, parts: &Parts) -> Result<(), NodeError> {
-        let Parts { buckets, topology, clock, lease, host } = parts;
+        let Parts { buckets, topology, clock, clock_tolerance, lease, host } = parts;
         let nats = buckets.nats();
         let jobs_stream = nats.names().bucket_stream(Bucket::Jobs);
         let jobs_revision = history::stream_info(nats.js(), &jobs_stream).await?.last_seq;
-        let recovered = Recovered::read(buckets, clock).await?;
+        let marks = cursor::all(buckets).await?;
+        let start = marks.values().map(|mark| mark.handled).min();
         self.registry.ready().await;
         let firing = Firing {
             buckets: buckets.clone(),
@@ -180,27 +187,39 @@ impl Node {
             shutdown: self.shutdown.clone(),
         };
         let (report, progress) = watch::channel(None);
+        let (walk, walked) = watch::channel(BTreeSet::new());
+        let (confirm, stored) = watch::channel(None);
+        let (see, members) = watch::channel(Members::default());
+        let standing = Standing::new();
         let keeper = Keeper {
             buckets: buckets.clone(),
             instance: self.instance.clone(),
             progress: progress.clone(),
+            walked,
+            confirmed: confirm,
         };
-        let heartbeat = Heartbeat {
+        let membership = Membership {
             buckets: buckets.clone(),
             instance: self.instance.clone(),
             host: host.clone(),
             started_at: clock.now(),
+            clock: clock.clone(),
+            clock_tolerance: *clock_tolerance,
             progress,
+            stored: stored.clone(),
+            members: see,
+            standing: standing.clone(),
         };
+        let ties = Ties { progress: report, walked: walk, stored, members, standing };
         // The watch outlives the shutdown: the engine ends it.
         let jobs = Watch::start(buckets, Bucket::Jobs, ">", &self.recording_shutdown);
-        let engine =
-            Engine::new(firing.clone(), self.jobs.clone(), recovered, jobs_revision, report);
+        let start = start.unwrap_or_else(|| clock.now());
+        let engine = Engine::new(firing.clone(), self.jobs.clone(), jobs_revision, start, ties);
         let consumers =
             consumers::run(topology.clone(), self.registry.clone(), self.shutdown.clone());
         self.deciding.spawn(engine.run(jobs, self.drain));
         self.deciding.spawn(Triggers { firing, jobs: self.jobs.clone() }.run());
-        self.deciding.spawn(heartbeat.run(self.shutdown.clone()));
+        self.deciding.spawn(membership.run(self.shutdown.clone()));
         self.deciding.spawn(consumers);
         // After the engine has ended: the last watermark says how far it came.
         self.recording.spawn(keeper.run(self.recording_shutdown.clone()));
@@ -282,6 +301,7 @@ struct Parts {
     buckets: Buckets,
     topology: Topology,
     clock: Clock,
+    clock_tolerance: Option<Duration>,
     lease: Duration,
     host: String,
 }

@@ -115,7 +115,7 @@ impl Triggers {
             decided_until: None,
         };
         match self.firing.fire(request).await {
-            Fire::Recorded => true,
+            Fire::Recorded(_) => true,
             // Someone has fired this id before. If that was an earlier delivery of this message,
             // whoever had it may have died half way.
             Fire::Held(held) => !again || self.firing.complete(&[&*held]).await,
@@ -155,7 +155,12 @@ impl Triggers {
             Ok(Some(entry)) => {
                 let Some(value) = entry.value else { return Ok(None) };
                 let read = jobs::read(job, entry.revision, &value);
-                Ok(read.inspect_err(|error| tracing::error!(%job, %error, "A stored job cannot be read.")).ok().map(Arc::new))
+                Ok(read
+                    .inspect_err(
+                        |error| tracing::error!(%job, %error, "A stored job cannot be read."),
+                    )
+                    .ok()
+                    .map(Arc::new))
             }
             Ok(None) => Ok(None),
             Err(error) => {

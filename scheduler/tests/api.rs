@@ -45,6 +45,7 @@ impl Rig {
             store: format!("sqlite:{}", dir.path().join("history.db").display()),
             host: "test".into(),
             drain: Duration::from_secs(5),
+            clock_tolerance: None,
         };
         let shutdown = CancellationToken::new();
         let node =
@@ -230,6 +231,8 @@ async fn a_scheduler_that_lags_is_named_and_the_edit_is_not_called_confirmed() {
     let applied = rig.ask("job", "apply", json!({"jobs": [spec("one")]})).await.unwrap();
     assert_eq!(applied["confirmed"], true);
     let entry = SchedulerEntry {
+        late: None,
+        sent_at: None,
         v: 1,
         instance: Instance::new("laggard").unwrap(),
         jobs_revision: 0,

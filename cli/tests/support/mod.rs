@@ -160,6 +160,7 @@ impl Rig {
             store: store_url(desk.dir.path()),
             host: "test".into(),
             drain: Duration::from_secs(5),
+            clock_tolerance: None,
         };
         let shutdown = CancellationToken::new();
         let node =

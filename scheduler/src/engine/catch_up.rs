@@ -86,8 +86,7 @@ impl CatchUp {
         }
     }
 
-    /// Takes out what has been held for too long. All of it at once, and not before the oldest
-    /// has been held twice as long as need be: each look reads a stretch of the results.
+    /// Takes out what has been held for too long.
     pub(super) fn overdue(&mut self, now: Instant) -> Vec<Open> {
         let mut overdue = Vec::new();
         while let Some((_, open)) = self.held.pop_front_if(|(deadline, _)| *deadline <= now) {

@@ -7,34 +7,42 @@
 //! nothing was heard of the jobs bucket.
 
 mod catch_up;
+mod lateness;
+mod ownership;
 mod scheduled;
 mod step;
+mod take_over;
 mod timer;
 mod watermark;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use taskparty_common::dispatch::Lateness;
 use taskparty_common::fire::{FireId, Plan};
-use taskparty_common::name::JobId;
-use taskparty_nats::bucket::{self, Liveness, Watch};
+use taskparty_common::name::{Instance, JobId};
+use taskparty_nats::bucket::{self, Watch};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use self::catch_up::CatchUp;
+use self::lateness::Recent;
+pub(crate) use self::ownership::Members;
 use self::scheduled::{Scheduled, due_of};
 pub(crate) use self::step::Accounted;
 use self::step::Step;
 pub(crate) use self::step::spread_of;
+use self::take_over::TakeOver;
 use self::timer::Timer;
 use self::watermark::UnderWay;
 use crate::definition::Definition;
 use crate::fire::{Fire, Firing, Held, Request};
 use crate::jobs::{Change, Jobs};
-use crate::recover::Recovered;
+use crate::membership::Standing;
+use crate::recover::{self, Recovered};
 
 /// Fires that are made side by side.
 const MOST_UNDER_WAY: usize = 4096;
@@ -48,6 +56,9 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 /// A scheduler that has not heard of the jobs bucket for this long does not fire.
 const BLIND_AFTER: Duration = Duration::from_secs(4);
 
+/// How often a scheduler that may not fire looks whether it may again.
+const LOOK: Duration = Duration::from_millis(200);
+
 /// How often the watermark is worked out and what others hold is looked after.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -60,6 +71,8 @@ pub(crate) struct Progress {
     pub(crate) jobs: u64,
     /// The instant up to which everything is handled, in milliseconds.
     pub(crate) watermark_ms: i64,
+    /// How late the fires of the last minute were.
+    pub(crate) late: Option<Lateness>,
 }
 
 /// A fire that was made, or not.
@@ -77,45 +90,72 @@ struct Done {
 enum Happening {
     Fired(Box<Done>),
     Completed(Vec<catch_up::Open>, bool),
+    Recovered(Box<Recovered>),
+    Interrupted,
+}
+
+/// What the engine is tied to: the tasks that take part for it, and write its watermark.
+#[derive(Debug)]
+pub(crate) struct Ties {
+    /// How far the engine is.
+    pub(crate) progress: watch::Sender<Option<Progress>>,
+    /// The schedulers that have gone and whose watermarks the engine has started from.
+    pub(crate) walked: watch::Sender<BTreeSet<Instance>>,
+    /// The last watermark that is stored.
+    pub(crate) stored: watch::Receiver<Option<i64>>,
+    /// The live schedulers.
+    pub(crate) members: watch::Receiver<Members>,
+    /// Whether this one may fire.
+    pub(crate) standing: Standing,
 }
 
 pub(crate) struct Engine {
     firing: Firing,
+    /// Every job, whoever fires it.
     jobs: Jobs,
-    recovered: Recovered,
+    /// The jobs that this member fires.
     scheduled: HashMap<JobId, Scheduled>,
     timer: Timer,
     under_way: UnderWay,
     catch_up: CatchUp,
     tasks: JoinSet<Happening>,
+    late: Recent,
     jobs_revision: u64,
     /// Every job that was there at the start is known: before that there is no watermark.
     ready: bool,
-    progress: watch::Sender<Option<Progress>>,
+    members: Members,
+    take_over: TakeOver,
+    /// While jobs are taken over the watermark stays here.
+    floor_ms: Option<i64>,
+    ties: Ties,
 }
 
 impl Engine {
-    /// An engine that fires `jobs`, which it fills from a watch of the jobs bucket that begins at
-    /// `jobs_revision` or later.
+    /// An engine that fires this member's share of `jobs`, which it fills from a watch of the jobs
+    /// bucket that begins at `jobs_revision` or later. Until it is a member, its watermark is
+    /// `start`: the earliest of all.
     pub(crate) fn new(
         firing: Firing,
         jobs: Jobs,
-        recovered: Recovered,
         jobs_revision: u64,
-        progress: watch::Sender<Option<Progress>>,
+        start: DateTime<Utc>,
+        ties: Ties,
     ) -> Self {
         Self {
             firing,
             jobs,
-            recovered,
             scheduled: HashMap::new(),
             timer: Timer::default(),
             under_way: UnderWay::default(),
             catch_up: CatchUp::default(),
             tasks: JoinSet::new(),
+            late: Recent::default(),
             jobs_revision,
             ready: false,
-            progress,
+            members: Members::default(),
+            take_over: TakeOver::Outside,
+            floor_ms: Some(start.timestamp_millis()),
+            ties,
         }
     }
 
@@ -125,9 +165,10 @@ impl Engine {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let liveness = watch.liveness();
-        self.recovered_at_start();
+        let (mut members, mut stored) = (self.ties.members.clone(), self.ties.stored.clone());
         loop {
-            let wake = self.wake_at(&liveness);
+            let may_fire = liveness.silent_for() < BLIND_AFTER && self.may_fire();
+            let wake = self.wake_at(may_fire);
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
@@ -138,12 +179,18 @@ impl Engine {
                 Some(happening) = self.tasks.join_next(), if !self.tasks.is_empty() => {
                     self.happened(happening);
                 }
+                Ok(()) = members.changed() => {
+                    let now = members.borrow_and_update().clone();
+                    self.membership_changed(now);
+                }
+                Ok(()) = stored.changed() => self.confirmed(),
                 _ = tick.tick() => {
                     self.look_after_held();
                     self.report();
                 }
                 () = sleep_until(wake), if self.has_room() => {
-                    if liveness.silent_for() < BLIND_AFTER {
+                    self.look_at_standing();
+                    if may_fire {
                         self.fire_due();
                     }
                 }
@@ -156,11 +203,21 @@ impl Engine {
         self.tasks.len() < MOST_UNDER_WAY
     }
 
+    /// Whether this scheduler is a member, and its clock is right.
+    fn may_fire(&self) -> bool {
+        !matches!(self.take_over, TakeOver::Outside)
+            && self.ties.standing.may_fire()
+            && self.members.has(&self.firing.instance)
+    }
+
+    fn owns(&self, job: &JobId) -> bool {
+        self.members.owner(job) == Some(&self.firing.instance)
+    }
+
     /// When the engine has something to do by itself.
-    fn wake_at(&self, liveness: &Liveness) -> Instant {
-        let blind = liveness.silent_for() >= BLIND_AFTER;
+    fn wake_at(&self, may_fire: bool) -> Instant {
         let wait = match self.timer.next_due() {
-            _ if blind => Duration::from_millis(250),
+            _ if !may_fire => LOOK,
             Some(due) => {
                 let wait = due.saturating_sub(self.firing.clock.now_ms()).max(0);
                 Duration::from_millis(u64::try_from(wait).unwrap_or(0)).min(LONGEST_SLEEP)
@@ -177,40 +234,53 @@ impl Engine {
             return;
         };
         match self.jobs.take_in(&entry.key, entry.revision, entry.value.as_ref()) {
-            Change::Saved(definition) => self.schedule(definition),
-            Change::Gone(job) => {
-                self.scheduled.remove(&job);
-                self.timer.remove(&job);
-                if let Some(due) = self.catch_up.forget(&job) {
-                    self.under_way.end(due);
-                }
-            }
+            Change::Saved(definition) => self.saved(definition),
+            Change::Gone(job) => self.give_up(&job),
             Change::Nothing => {}
         }
         self.jobs_revision = self.jobs_revision.max(entry.revision);
         self.report();
     }
 
-    /// Begins to fire a job, or goes on with its new definition.
-    fn schedule(&mut self, definition: Arc<Definition>) {
+    /// A job is new, or has changed.
+    fn saved(&mut self, definition: Arc<Definition>) {
         let job = definition.spec().id.clone();
+        // While jobs are taken over, those that are not fired yet get their places together.
+        let mine = matches!(self.take_over, TakeOver::Settled) && self.owns(&job);
         match self.scheduled.get_mut(&job) {
             Some(known) if known.definition().since() == definition.since() => {
                 known.redefine(definition);
             }
-            _ => {
-                let place = self.recovered.place_of(&definition);
-                let accounted = self.recovered.take_accounted(&job).map(Box::new);
-                self.scheduled.insert(job.clone(), Scheduled::new(definition, place, accounted));
-            }
+            Some(_) => self.begin(definition),
+            None if mine => self.begin(definition),
+            None => return,
         }
         self.arm(&job);
+    }
+
+    /// Begins to fire a job whose past is new.
+    fn begin(&mut self, definition: Arc<Definition>) {
+        let watermark = self.ties.progress.borrow().map(|progress| progress.watermark_ms);
+        let watermark = watermark.and_then(DateTime::from_timestamp_millis);
+        let place = recover::place(&definition, watermark.unwrap_or(DateTime::<Utc>::MIN_UTC));
+        self.scheduled
+            .insert(definition.spec().id.clone(), Scheduled::new(definition, place, None));
+    }
+
+    /// Fires a job no more: it is gone, or another member's.
+    fn give_up(&mut self, job: &JobId) {
+        self.scheduled.remove(job);
+        self.timer.remove(job);
+        if let Some(due) = self.catch_up.forget(job) {
+            self.under_way.end(due);
+        }
     }
 
     /// Sets the timer of `job` to its next instant, unless a missed one is being fired.
     fn arm(&mut self, job: &JobId) {
         let Some(scheduled) = self.scheduled.get_mut(job) else { return };
-        if scheduled.catching_up {
+        // What is being taken over fires when the watermark is stored.
+        if scheduled.catching_up || self.take_over.waits_for(job) {
             return;
         }
         match scheduled.next_due() {
@@ -271,6 +341,8 @@ impl Engine {
                 }
             }
             Ok(Happening::Completed(open, false)) => self.catch_up.hold(open, Instant::now()),
+            Ok(Happening::Recovered(recovered)) => self.recovered(*recovered),
+            Ok(Happening::Interrupted) => {}
             Err(error) => {
                 // A panic is a defect of ours. Its instant stays under way, which holds the
                 // watermark back: whoever starts next completes it.
@@ -285,7 +357,13 @@ impl Engine {
             self.make(next);
         }
         match fire {
-            Fire::Recorded => self.over(&job, since, at, due_ms),
+            Fire::Recorded(recorded) => {
+                if let Some(at) = recorded.dispatched_at {
+                    let late = at.timestamp_millis() - due_ms;
+                    self.late.add(at.timestamp_millis(), u64::try_from(late).unwrap_or(0));
+                }
+                self.over(&job, since, at, due_ms);
+            }
             Fire::Held(held) => {
                 let open = catch_up::Open { job: job.clone(), since, at, due_ms, held: *held };
                 self.catch_up.hold(vec![open], Instant::now());
@@ -328,34 +406,19 @@ impl Engine {
         }
     }
 
-    /// What was found half done at the start is completed like what others hold.
-    fn recovered_at_start(&mut self) {
-        let held = std::mem::take(&mut self.recovered.held);
-        if held.is_empty() {
-            return;
-        }
-        let due_ms = self.recovered.start.timestamp_millis();
-        let open = held.into_iter().map(|held| {
-            self.under_way.begin(due_ms);
-            let at = held.intent.fire_time;
-            catch_up::Open { job: held.id.job.clone(), since: held.intent.since, at, due_ms, held }
-        });
-        let open: Vec<_> = open.collect();
-        self.catch_up.hold_overdue(open);
-        self.look_after_held();
-    }
-
     fn report(&mut self) {
         if !self.ready {
             return;
         }
         let now_ms = self.firing.clock.now_ms();
+        let watermark_ms = self.under_way.watermark(self.timer.next_due(), now_ms);
         let progress = Progress {
             jobs_revision: self.jobs_revision,
             jobs: self.scheduled.len() as u64,
-            watermark_ms: self.under_way.watermark(self.timer.next_due(), now_ms),
+            watermark_ms: self.floor_ms.map_or(watermark_ms, |floor| floor.min(watermark_ms)),
+            late: self.late.of_last_minute(now_ms),
         };
-        self.progress.send_if_modified(|known| known.replace(progress) != Some(progress));
+        self.ties.progress.send_if_modified(|known| known.replace(progress) != Some(progress));
     }
 
     async fn drain(&mut self, within: Duration) {
@@ -376,7 +439,7 @@ impl Engine {
     /// As [`Engine::happened`], but nothing new begins.
     fn happened_at_the_end(&mut self, happening: Result<Happening, tokio::task::JoinError>) {
         if let Ok(Happening::Fired(done)) = happening
-            && matches!(done.fire, Fire::Recorded)
+            && matches!(done.fire, Fire::Recorded(_))
         {
             self.over(&done.job, done.since, done.at, done.due_ms);
         }

@@ -53,25 +53,28 @@ impl Firing {
     async fn complete_one(&self, held: &Held, done: &[u32]) -> bool {
         let intent = &held.intent;
         tracing::warn!(fire = %held.id, owner = %intent.owner, "A half-done fire is completed.");
-        let definition =
-            match Definition::frozen(&intent.definition, intent.revision, intent.since) {
-                Ok(definition) => definition,
-                Err(error) => {
-                    tracing::error!(fire = %held.id, %error, "The definition in a lock cannot be read.");
-                    return true;
-                }
-            };
-        if intent.skipped.is_none() && !may_still_run(&held.id.identity, definition.spec(), intent.fire_time, self.clock.now()) {
+        let definition = match Definition::frozen(&intent.definition, intent.revision, intent.since)
+        {
+            Ok(definition) => definition,
+            Err(error) => {
+                tracing::error!(fire = %held.id, %error, "The definition in a lock cannot be read.");
+                return true;
+            }
+        };
+        if intent.skipped.is_none()
+            && !may_still_run(
+                &held.id.identity,
+                definition.spec(),
+                intent.fire_time,
+                self.clock.now(),
+            )
+        {
             return self.record_expired(&held.id, intent, &definition).await;
         }
-        self.carry_out(&held.id, intent, &definition, done).await
+        self.carry_out(&held.id, intent, &definition, done).await.is_some()
     }
 
-    async fn known_since(
-        &self,
-        since: DateTime<Utc>,
-        held: &[&Held],
-    ) -> Result<Known, ReadError> {
+    async fn known_since(&self, since: DateTime<Utc>, held: &[&Held]) -> Result<Known, ReadError> {
         let names = self.nats().names();
         let runs: HashSet<Uuid> = held.iter().map(|held| held.intent.run).collect();
         let mut known = Known::default();
@@ -88,12 +91,17 @@ impl Firing {
                 } else if let Ok(result) = serde_json::from_slice::<ResultRecord>(line)
                     && runs.contains(&result.run)
                 {
-                    known.done.entry((result.run, result.attempt)).or_default().push(result.shard.index);
+                    known
+                        .done
+                        .entry((result.run, result.attempt))
+                        .or_default()
+                        .push(result.shard.index);
                 }
             }
             ControlFlow::Continue(())
         };
-        history::read(self.nats().js(), &stream, &subjects, Start::Time(since), PATIENCE, visit).await?;
+        history::read(self.nats().js(), &stream, &subjects, Start::Time(since), PATIENCE, visit)
+            .await?;
         Ok(known)
     }
 }
@@ -101,10 +109,17 @@ impl Firing {
 /// Whether a fire that was found half done may still be dispatched: inside its misfire window, and
 /// not under a policy that runs nothing late. What somebody asked for, and a retry, only has a
 /// window.
-fn may_still_run(identity: &Identity, spec: &JobSpec, at: DateTime<Utc>, now: DateTime<Utc>) -> bool {
+fn may_still_run(
+    identity: &Identity,
+    spec: &JobSpec,
+    at: DateTime<Utc>,
+    now: DateTime<Utc>,
+) -> bool {
     let late = (now - at).to_std().unwrap_or_default();
     match identity {
-        Identity::Instant(_) if spec.misfire.policy == MisfirePolicy::Skip => late < spec.misfire.grace,
+        Identity::Instant(_) if spec.misfire.policy == MisfirePolicy::Skip => {
+            late < spec.misfire.grace
+        }
         Identity::Instant(_) => late <= spec.misfire.window,
         Identity::Trigger(_) => true,
     }

@@ -35,8 +35,10 @@ impl Firing {
         shards: Vec<u32>,
         times: Times,
     ) -> Dispatched {
-        let mut open: FuturesUnordered<_> =
-            shards.into_iter().map(|shard| self.dispatch_one(intent, definition, shard, times)).collect();
+        let mut open: FuturesUnordered<_> = shards
+            .into_iter()
+            .map(|shard| self.dispatch_one(intent, definition, shard, times))
+            .collect();
         let mut refused: Vec<u32> = Vec::new();
         let mut reason = String::new();
         let mut stored = false;
@@ -72,7 +74,8 @@ impl Firing {
     ) -> (u32, One) {
         let spec = definition.spec();
         let attempt = intent.plan.attempt;
-        let subject = self.nats().names().dispatch(&spec.app, &spec.handler, intent.run, shard, attempt);
+        let subject =
+            self.nats().names().dispatch(&spec.app, &spec.handler, intent.run, shard, attempt);
         let message = match self.message(intent, definition, shard, times) {
             Ok(message) => message,
             Err(error) => return (shard, One::Refused(error.to_string())),
@@ -86,7 +89,9 @@ impl Firing {
                 .expect_last(0);
             match self.publisher().publish(draft).await {
                 Ok(_) | Err(PublishError::WrongLastSequence { .. }) => return (shard, One::There),
-                Err(error) if error.is_definite() => return (shard, One::Refused(error.to_string())),
+                Err(error) if error.is_definite() => {
+                    return (shard, One::Refused(error.to_string()));
+                }
                 Err(error) => {
                     tracing::warn!(%subject, %error, "A dispatch is not confirmed; it is tried again.");
                 }
@@ -121,7 +126,9 @@ impl Firing {
             timezone: spec.timezone().into(),
             dispatched_at: times.dispatched_at,
             start_by: times.start_by,
-            timeout_ms: spec.timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
+            timeout_ms: spec
+                .timeout
+                .map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
             lease_ms: u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX),
             max_deliveries: u64::from(spec.redeliveries) + 1,
             idempotency_key: format!("{}/{shard}", intent.run),

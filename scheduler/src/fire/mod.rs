@@ -18,8 +18,8 @@ use serde_json::value::RawValue;
 use taskparty_common::fire::{FireId, Intent, Plan, Skipped};
 use taskparty_common::name::Instance;
 use taskparty_common::outcome::Trigger;
-use taskparty_nats::clock::Clock;
 use taskparty_nats::bucket::Buckets;
+use taskparty_nats::clock::Clock;
 use taskparty_nats::connect::Nats;
 use taskparty_nats::fail_point;
 use taskparty_nats::join::Joiner;
@@ -69,11 +69,18 @@ pub(crate) struct Request {
 #[derive(Debug)]
 pub(crate) enum Fire {
     /// Its fired record is stored.
-    Recorded,
+    Recorded(Recorded),
     /// Somebody else has the lock, with this intent.
     Held(Box<Held>),
     /// It is not known to be locked, and must be decided again.
     Undecided,
+}
+
+/// A fire whose fired record is stored.
+#[derive(Debug)]
+pub(crate) struct Recorded {
+    /// When it was dispatched; nothing when it was not.
+    pub(crate) dispatched_at: Option<DateTime<Utc>>,
 }
 
 /// A lock that was found, and its intent.
@@ -116,8 +123,8 @@ impl Firing {
         }
         fail_point!("fire.after_lock");
         match self.carry_out(&request.id, &intent, &request.definition, &[]).await {
-            true => Fire::Recorded,
-            false => Fire::Undecided,
+            Some(recorded) => Fire::Recorded(recorded),
+            None => Fire::Undecided,
         }
     }
 
@@ -162,7 +169,7 @@ impl Firing {
     }
 
     /// Waits a little before something is tried again; an error when the node ends.
-    async fn pause(&self) -> Result<(), ()> {
+    pub(crate) async fn pause(&self) -> Result<(), ()> {
         tokio::select! {
             () = tokio::time::sleep(Duration::from_millis(200)) => Ok(()),
             () = self.shutdown.cancelled() => Err(()),

@@ -5,8 +5,8 @@ use taskparty_common::fire::{FireId, Fired, Intent};
 use taskparty_common::outcome::TriggerResult;
 use taskparty_nats::fail_point;
 
-use super::Firing;
 use super::dispatch::{Dispatched, Times};
+use super::{Firing, Recorded};
 use crate::definition::Definition;
 
 /// What became of a fire, and a sentence about it.
@@ -24,21 +24,28 @@ impl Verdict {
 
 impl Firing {
     /// Carries out `intent` for whoever holds its lock; `done` are the shards that have results
-    /// already. False when the node ended before the fired record was stored.
+    /// already. Nothing when the node ended before the fired record was stored.
     pub(super) async fn carry_out(
         &self,
         id: &FireId,
         intent: &Intent,
         definition: &Definition,
         done: &[u32],
-    ) -> bool {
-        let Some(verdict) = self.decide(intent, definition, done).await else { return false };
+    ) -> Option<Recorded> {
+        let verdict = self.decide(intent, definition, done).await?;
         fail_point!("fire.after_dispatch");
-        self.record(id, intent, definition, verdict).await
+        let dispatched_at = verdict.times.map(|times| times.dispatched_at);
+        let stored = self.record(id, intent, definition, verdict).await;
+        stored.then_some(Recorded { dispatched_at })
     }
 
     /// Dispatches, unless there is a reason not to. Nothing when the node ended meanwhile.
-    async fn decide(&self, intent: &Intent, definition: &Definition, done: &[u32]) -> Option<Verdict> {
+    async fn decide(
+        &self,
+        intent: &Intent,
+        definition: &Definition,
+        done: &[u32],
+    ) -> Option<Verdict> {
         if let Some(skipped) = &intent.skipped {
             return Some(Verdict::new(TriggerResult::Skipped, describe(skipped)));
         }
@@ -97,7 +104,12 @@ impl Firing {
     }
 
     /// Records a half-done fire that is too old to be dispatched.
-    pub(super) async fn record_expired(&self, id: &FireId, intent: &Intent, definition: &Definition) -> bool {
+    pub(super) async fn record_expired(
+        &self,
+        id: &FireId,
+        intent: &Intent,
+        definition: &Definition,
+    ) -> bool {
         let message = "it was found half done after its time";
         self.record(id, intent, definition, Verdict::new(TriggerResult::Expired, message)).await
     }

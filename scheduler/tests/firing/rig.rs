@@ -59,6 +59,7 @@ impl Rig {
             store: String::new(),
             host: "test".into(),
             drain: Duration::from_secs(10),
+            clock_tolerance: None,
         };
         let node = Node::start(config, nats, self.clock.clone(), shutdown.clone()).await.unwrap();
         Scheduler { node, shutdown }

@@ -1,0 +1,179 @@
+//! Taking over jobs when the membership changes: first their past is read, then the own watermark
+//! is moved back before it, and only when that is stored do they fire.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+
+use taskparty_common::name::{Instance, JobId};
+use tokio::time::Instant;
+
+use super::catch_up::Open;
+use super::ownership::Members;
+use super::scheduled::Scheduled;
+use super::{Engine, Happening};
+use crate::definition::Definition;
+use crate::fire::Held;
+use crate::recover::Recovered;
+
+/// How far taking over is.
+#[derive(Debug, Default)]
+pub(super) enum TakeOver {
+    /// Every job that is this member's is being fired.
+    #[default]
+    Settled,
+    /// This scheduler is no member, or was cut off: what it fires is not up to date.
+    Outside,
+    /// The past of the jobs to take over is being read. `again`: the membership changed meanwhile.
+    Reading { again: bool },
+    /// The watermark is being moved back to `floor_ms`; then the jobs fire.
+    Confirming { floor_ms: i64, jobs: HashSet<JobId>, again: bool },
+}
+
+impl TakeOver {
+    /// Whether `job` fires only when the watermark is stored.
+    pub(super) fn waits_for(&self, job: &JobId) -> bool {
+        matches!(self, TakeOver::Confirming { jobs, .. } if jobs.contains(job))
+    }
+}
+
+impl Engine {
+    /// The membership changed.
+    pub(super) fn membership_changed(&mut self, members: Members) {
+        self.members = members;
+        match &mut self.take_over {
+            TakeOver::Reading { again } | TakeOver::Confirming { again, .. } => *again = true,
+            TakeOver::Settled | TakeOver::Outside => self.rebalance(),
+        }
+    }
+
+    /// Looks whether this scheduler was cut off: then it begins anew when it is back.
+    pub(super) fn look_at_standing(&mut self) {
+        let inside = self.ties.standing.may_fire() && self.members.has(&self.firing.instance);
+        match (&self.take_over, inside) {
+            (TakeOver::Settled, false) => {
+                tracing::warn!(
+                    "This scheduler is cut off; it does not fire until it is a member again."
+                );
+                self.freeze();
+                self.take_over = TakeOver::Outside;
+            }
+            (TakeOver::Outside, true) => self.rebalance(),
+            _ => {}
+        }
+    }
+
+    /// Gives up jobs that are others', and begins to take over those that are this member's.
+    fn rebalance(&mut self) {
+        if !self.ready || !self.ties.standing.may_fire() || !self.members.has(&self.firing.instance)
+        {
+            return;
+        }
+        if matches!(self.take_over, TakeOver::Outside) {
+            // Others may have fired these meanwhile: their past is read like everybody's.
+            let mine: Vec<JobId> = self.scheduled.keys().cloned().collect();
+            mine.iter().for_each(|job| self.give_up(job));
+        }
+        let others: Vec<JobId> =
+            self.scheduled.keys().filter(|job| !self.owns(job)).cloned().collect();
+        others.iter().for_each(|job| self.give_up(job));
+        let missing: HashSet<JobId> =
+            self.missing().map(|definition| definition.spec().id.clone()).collect();
+        self.freeze();
+        self.take_over = TakeOver::Reading { again: false };
+        let firing = self.firing.clone();
+        self.tasks.spawn(async move {
+            loop {
+                let now = firing.clock.now();
+                match Recovered::read(&firing.buckets, now, |job| missing.contains(job)).await {
+                    Ok(recovered) => return Happening::Recovered(Box::new(recovered)),
+                    Err(error) => {
+                        tracing::warn!(%error, "The past of the jobs to take over is not read; it is tried again.");
+                    }
+                }
+                if firing.pause().await.is_err() {
+                    return Happening::Interrupted;
+                }
+            }
+        });
+    }
+
+    /// The past is read: the jobs get their places, and the watermark goes back before them.
+    pub(super) fn recovered(&mut self, mut recovered: Recovered) {
+        let TakeOver::Reading { again } = self.take_over else { return };
+        self.complete_held(std::mem::take(&mut recovered.held));
+        let mut jobs = HashSet::new();
+        let mut floor_ms = self.firing.clock.now_ms();
+        for definition in self.missing().collect::<Vec<_>>() {
+            let job = definition.spec().id.clone();
+            let accounted = recovered.take_accounted(&job).map(Box::new);
+            let place = recovered.place_of(&definition);
+            let mut scheduled = Scheduled::new(definition, place, accounted);
+            if let Some(due) = scheduled.next_due() {
+                floor_ms = floor_ms.min(due.timestamp_millis() - 1);
+            }
+            self.scheduled.insert(job.clone(), scheduled);
+            jobs.insert(job);
+        }
+        let floor_ms = self.floor_ms.map_or(floor_ms, |frozen| frozen.min(floor_ms));
+        self.floor_ms = Some(floor_ms);
+        self.take_over = TakeOver::Confirming { floor_ms, jobs, again };
+        self.report();
+        let departed: BTreeSet<Instance> =
+            recovered.seen.into_iter().filter(|instance| !self.members.has(instance)).collect();
+        self.ties.walked.send_replace(departed);
+        self.confirmed();
+    }
+
+    /// A watermark is stored: if it is far enough back, the jobs that were taken over fire.
+    pub(super) fn confirmed(&mut self) {
+        let stored = *self.ties.stored.borrow();
+        let TakeOver::Confirming { floor_ms, jobs, again } = &mut self.take_over else { return };
+        if stored.is_none_or(|stored| stored > *floor_ms) {
+            return;
+        }
+        let (jobs, again) = (std::mem::take(jobs), *again);
+        self.take_over = TakeOver::Settled;
+        self.floor_ms = None;
+        tracing::info!(jobs = jobs.len(), all = self.scheduled.len(), "Jobs are taken over.");
+        jobs.iter().for_each(|job| self.arm(job));
+        if again {
+            self.rebalance();
+        }
+    }
+
+    /// The watermark does not advance until what is taken over is under way.
+    fn freeze(&mut self) {
+        let last = self.ties.progress.borrow().map(|progress| progress.watermark_ms);
+        self.floor_ms = [self.floor_ms, last].into_iter().flatten().min();
+    }
+
+    /// This member's jobs that it does not fire yet.
+    fn missing(&self) -> impl Iterator<Item = Arc<Definition>> + '_ {
+        let all = self.jobs.all().into_iter();
+        all.filter(|definition| {
+            let job = &definition.spec().id;
+            self.owns(job) && !self.scheduled.contains_key(job)
+        })
+    }
+
+    /// Half-done fires of this member's jobs: of those that have gone at once, of the living after
+    /// a while.
+    fn complete_held(&mut self, held: Vec<Held>) {
+        let (mut gone, mut living) = (Vec::new(), Vec::new());
+        for held in held {
+            let owner = &held.intent.owner;
+            if *owner == self.firing.instance || !self.owns(&held.id.job) {
+                continue;
+            }
+            let lives = self.members.has(owner);
+            let due_ms = held.intent.fire_time.timestamp_millis();
+            self.under_way.begin(due_ms);
+            let (job, since, at) = (held.id.job.clone(), held.intent.since, held.intent.fire_time);
+            let open = Open { job, since, at, due_ms, held };
+            if lives { living.push(open) } else { gone.push(open) }
+        }
+        self.catch_up.hold(living, Instant::now());
+        self.catch_up.hold_overdue(gone);
+        self.look_after_held();
+    }
+}
