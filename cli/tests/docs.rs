@@ -2,6 +2,7 @@
 //! schedules fire when it says, its links lead somewhere.
 //!
 //! What its commands do beside a running demo is tested where a demo runs.
+#![allow(clippy::unwrap_used, reason = "what helps tests is a test")]
 
 mod support;
 
