@@ -2,8 +2,9 @@
 
 use serde_json::Value;
 use taskparty_common::duration;
+use taskparty_common::job::MAX_PARAMS;
 use taskparty_nats::clock::Clock;
-use taskparty_scheduler::api::wire::{Problem, TriggerJob, Triggered};
+use taskparty_scheduler::api::wire::{Code, Problem, TriggerJob, Triggered};
 
 use super::super::{Outcome, instant, with_client};
 use crate::args::TriggerArgs;
@@ -66,12 +67,16 @@ fn params(text: &str) -> Result<Value, Failure> {
             &read
         }
     };
-    serde_json::from_str(json).map_err(|error| {
-        Problem::field(
-            "--params",
-            None,
-            format!("it is no JSON ({error}); a text needs quotes: '\"text\"'"),
-        )
-        .into()
-    })
+    let params: Value = serde_json::from_str(json).map_err(|error| {
+        let problem = format!("it is no JSON ({error}); a text needs quotes: '\"text\"'");
+        Problem::field("--params", None, problem)
+    })?;
+    // Here too, and not by the service alone: what is far larger does not get through to it.
+    let size = params.to_string().len();
+    if size > MAX_PARAMS {
+        let problem = format!("it has {size} bytes of JSON, the limit is {MAX_PARAMS}");
+        let problem = Problem::field("--params", None, problem);
+        return Err(Problem { code: Code::TooLarge, ..problem }.into());
+    }
+    Ok(params)
 }
