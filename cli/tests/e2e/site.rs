@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use async_nats::Request;
 use serde_json::{Value, json};
 use taskparty_common::outcome::RunState;
 use taskparty_nats::bucket::Buckets;
@@ -98,6 +99,17 @@ impl Site {
     pub(crate) async fn trigger(&self, job: &str, more: &[&str]) -> String {
         let ran = self.run(&[&["job", "trigger", job], more].concat()).await.exits(0);
         ran.stdout.trim().to_owned()
+    }
+
+    /// Pauses a job; when this returns, nothing of its schedule is fired any more.
+    pub(crate) async fn pause(&self, job: &str) {
+        let request = Request::new().payload(json!({ "id": job }).to_string().into());
+        // It waits for the schedulers that live, and for those just killed until they count as gone.
+        let request = request.timeout(Some(Duration::from_secs(30)));
+        let subject = self.nats.names().api("job", "pause");
+        let answer = self.nats.client().send_request(subject, request).await.unwrap();
+        let answer: Value = serde_json::from_slice(&answer.payload).unwrap();
+        assert_eq!((&answer["changed"], &answer["confirmed"]), (&json!(true), &json!(true)));
     }
 
     /// `run get`, when the run has ended.
