@@ -5,6 +5,7 @@
 
 mod edits;
 mod many;
+mod members;
 mod misfire;
 mod on_time;
 mod recovery;

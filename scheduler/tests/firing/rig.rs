@@ -51,6 +51,15 @@ impl Rig {
 
     /// A scheduler that takes part, with a connection of its own.
     pub(crate) async fn scheduler(&self) -> Scheduler {
+        self.scheduler_with(self.clock.clone(), None).await
+    }
+
+    /// A scheduler with a clock of its own.
+    pub(crate) async fn scheduler_with(
+        &self,
+        clock: Clock,
+        clock_tolerance: Option<Duration>,
+    ) -> Scheduler {
         let nats = connect(&ConnectConfig::new(self.server.url())).await.unwrap();
         let shutdown = CancellationToken::new();
         let config = NodeConfig {
@@ -59,9 +68,9 @@ impl Rig {
             store: String::new(),
             host: "test".into(),
             drain: Duration::from_secs(10),
-            clock_tolerance: None,
+            clock_tolerance,
         };
-        let node = Node::start(config, nats, self.clock.clone(), shutdown.clone()).await.unwrap();
+        let node = Node::start(config, nats, clock, shutdown.clone()).await.unwrap();
         Scheduler { node, shutdown }
     }
 

@@ -1,0 +1,165 @@
+//! Many schedulers share the work, and take over from each other.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use serde_json::json;
+use taskparty_common::fire::Fired;
+use taskparty_nats::clock::Clock;
+use taskparty_nats::subject::Bucket;
+
+use crate::rig::{Rig, Scheduler, assert_complete, job};
+
+/// Who fired how many of `fired`.
+fn owners(fired: &[Fired]) -> BTreeMap<String, usize> {
+    let mut owners = BTreeMap::new();
+    for fired in fired {
+        *owners.entry(fired.owner.to_string()).or_default() += 1;
+    }
+    owners
+}
+
+fn id(scheduler: &Scheduler) -> String {
+    scheduler.node.instance().to_string()
+}
+
+async fn save_jobs(rig: &Rig, count: usize) {
+    for n in 0..count {
+        rig.save(job(&format!("job-{n}"), json!({ "fixed_rate": "500ms" }))).await;
+    }
+}
+
+fn assert_all_complete(fired: &[Fired], count: usize) {
+    for n in 0..count {
+        let id = format!("job-{n}");
+        let of_job: Vec<Fired> =
+            fired.iter().filter(|fired| fired.job.as_str() == id).cloned().collect();
+        assert_complete(&of_job, TimeDelta::milliseconds(500));
+    }
+}
+
+/// Waits until what was fired after now was fired by exactly `wanted`.
+async fn until_fired_by(rig: &Rig, wanted: &[&Scheduler]) {
+    let mut wanted: Vec<String> = wanted.iter().map(|scheduler| id(scheduler)).collect();
+    wanted.sort();
+    let mut from = rig.fired().await.len();
+    loop {
+        let more = rig.fired_until(|fired| fired.len() >= from + 40).await;
+        if owners(&more[from..]).into_keys().eq(wanted.iter().cloned()) {
+            return;
+        }
+        from = more.len();
+    }
+}
+
+#[tokio::test]
+async fn schedulers_that_come_and_go_share_the_jobs_and_miss_nothing() {
+    let rig = Rig::start().await;
+    let first = rig.scheduler().await;
+    save_jobs(&rig, 20).await;
+    until_fired_by(&rig, &[&first]).await;
+    let second = rig.scheduler().await;
+    until_fired_by(&rig, &[&first, &second]).await;
+    let third = rig.scheduler().await;
+    until_fired_by(&rig, &[&first, &second, &third]).await;
+    first.stop().await;
+    until_fired_by(&rig, &[&second, &third]).await;
+    third.stop().await;
+    until_fired_by(&rig, &[&second]).await;
+    second.stop().await;
+    let fired = rig.fired().await;
+    assert_all_complete(&fired, 20);
+    assert_eq!(rig.messages("TASKPARTY_DISPATCH_shop").await as usize, fired.len());
+}
+
+#[tokio::test]
+async fn a_membership_key_that_vanishes_doubles_nothing_and_loses_nothing() {
+    let rig = Rig::start().await;
+    let (first, second) = (rig.scheduler().await, rig.scheduler().await);
+    save_jobs(&rig, 10).await;
+    until_fired_by(&rig, &[&first, &second]).await;
+    for _ in 0..10 {
+        rig.buckets.delete(Bucket::Schedulers, &id(&first)).await.unwrap();
+        let so_far = rig.fired().await.len();
+        rig.fired_until(|fired| fired.len() >= so_far + 20).await;
+    }
+    until_fired_by(&rig, &[&first, &second]).await;
+    first.stop().await;
+    second.stop().await;
+    let fired = rig.fired().await;
+    assert_all_complete(&fired, 10);
+    let locks: std::collections::BTreeSet<&String> =
+        fired.iter().map(|fired| &fired.lock).collect();
+    assert_eq!(locks.len(), fired.len());
+}
+
+#[tokio::test]
+async fn a_scheduler_whose_clock_is_wrong_does_not_fire_and_another_does() {
+    let rig = Rig::start().await;
+    let right = rig.scheduler().await;
+    save_jobs(&rig, 10).await;
+    until_fired_by(&rig, &[&right]).await;
+    let clock = Clock::system();
+    let wrong = rig.scheduler_with(clock.clone(), Some(Duration::from_secs(2))).await;
+    until_fired_by(&rig, &[&right, &wrong]).await;
+    clock.step(TimeDelta::hours(-1));
+    // The wrong one keeps its share of the jobs, as it lives; what it missed it catches up with.
+    rig.fired_until(|fired| {
+        let latest = |owner: &str| {
+            fired.iter().filter(|f| f.owner.as_str() == owner).map(|f| f.fire_time).max()
+        };
+        latest(&id(&right)) > latest(&id(&wrong)).map(|at| at + TimeDelta::seconds(4))
+    })
+    .await;
+    clock.step(TimeDelta::hours(1));
+    until_fired_by(&rig, &[&right, &wrong]).await;
+    right.stop().await;
+    wrong.stop().await;
+    assert_all_complete(&rig.fired().await, 10);
+}
+
+#[tokio::test]
+async fn a_stepped_clock_repeats_nothing_and_a_step_forward_is_a_misfire() {
+    let rig = Rig::start().await;
+    let scheduler = rig.scheduler().await;
+    let mut spec = job("tick", json!({ "fixed_rate": "1s" }));
+    spec["misfire"] = json!({ "policy": "once" });
+    rig.save(spec).await;
+    let mut wanted = 3;
+    for step in [TimeDelta::seconds(-2), TimeDelta::hours(1), TimeDelta::seconds(-2)] {
+        rig.fired_until(|fired| fired.len() >= wanted).await;
+        rig.clock.step(step);
+        wanted = rig.fired().await.len() + 3;
+    }
+    let fired = rig.fired_until(|fired| fired.len() >= wanted).await;
+    scheduler.stop().await;
+    assert_complete(&fired, TimeDelta::seconds(1));
+    let missed =
+        fired.iter().filter_map(|fired| fired.skipped.as_ref()).map(|s| s.count).sum::<u64>();
+    assert!((3_590..3_620).contains(&missed), "the hour is recorded once: {missed}");
+}
+
+#[tokio::test]
+async fn watermarks_of_those_that_have_gone_do_not_pile_up() {
+    let rig = Rig::start().await;
+    save_jobs(&rig, 3).await;
+    for _ in 0..3 {
+        let scheduler = rig.scheduler().await;
+        let so_far = rig.fired().await.len();
+        rig.fired_until(|fired| fired.len() > so_far + 3).await;
+        scheduler.stop().await;
+    }
+    let last = rig.scheduler().await;
+    let end = tokio::time::Instant::now() + crate::rig::PATIENCE;
+    loop {
+        let marks = rig.buckets.entries(Bucket::Cursors, "scheduler.*").await.unwrap();
+        if marks.len() == 1 {
+            break;
+        }
+        assert!(tokio::time::Instant::now() < end, "{} watermarks are left", marks.len());
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    last.stop().await;
+    assert_all_complete(&rig.fired().await, 3);
+}
