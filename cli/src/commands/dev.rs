@@ -80,6 +80,7 @@ async fn with_server(
         roles: node::ALL.into(),
         store_url: format!("sqlite:{}", folder.path.join("history.db").display()),
         host: config.host.clone(),
+        lease: config.lease,
     };
     let node = node::start(plan, nats.clone(), clock.clone(), shutdown.clone()).await?;
     greet(server, folder, &nats, output);

@@ -22,7 +22,12 @@ pub(crate) async fn run(config: &Config, clock: &Clock) -> Outcome {
         Err(ConnectError::Stopped) => return Ok(Exit::Done),
         Err(error) => return Err(error.into()),
     };
-    let plan = Plan { roles, store_url: config.store_url.clone(), host: config.host.clone() };
+    let plan = Plan {
+        roles,
+        store_url: config.store_url.clone(),
+        host: config.host.clone(),
+        lease: config.lease,
+    };
     let node = node::start(plan, nats.clone(), clock.clone(), shutdown.clone()).await?;
     // A node listens on no port of its own in this version: all of it goes over NATS.
     eprintln!(

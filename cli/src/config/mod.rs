@@ -33,6 +33,8 @@ pub(crate) struct Config {
     pub(crate) roles: String,
     /// Where history is.
     pub(crate) store_url: String,
+    /// How long an executor may hold work without a sign of life.
+    pub(crate) lease: Duration,
     /// Where to look for a nats-server to start.
     pub(crate) nats_server: Search,
     /// Who we are, as `user@host`.
@@ -108,6 +110,7 @@ impl Config {
             log: take("log").given(),
             roles: take("serve.roles").text(),
             store_url: take("store.url").text(),
+            lease: take("lease").parse("lease", lease)?,
             nats_server: Search {
                 explicit: path(take("dev.nats_server")),
                 path: env.path("PATH").map(Into::into),
@@ -129,6 +132,15 @@ fn patience(text: &str) -> Result<Duration, String> {
         Ok(time)
     } else {
         Err(format!("{text:?} is no time to wait for a connection; write 100ms to 10m"))
+    }
+}
+
+fn lease(text: &str) -> Result<Duration, String> {
+    let time = duration::parse(text).map_err(|error| error.to_string())?;
+    if (Duration::from_secs(2)..=Duration::from_secs(3600)).contains(&time) {
+        Ok(time)
+    } else {
+        Err(format!("{text:?} is no lease; write 2s to 1h"))
     }
 }
 

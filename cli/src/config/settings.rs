@@ -86,6 +86,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         Some("scheduler,log-writer,api"),
         Show::Plain,
     ),
+    setting("lease", "", &["TASKPARTY_LEASE"], Some("30s"), Show::Plain),
     setting("dev.nats_server", "", &["TASKPARTY_NATS_SERVER"], None, Show::Plain),
 ];
 

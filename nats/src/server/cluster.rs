@@ -20,6 +20,9 @@ pub struct ClusterConfig {
     pub nodes: usize,
     /// More lines for each node's configuration file.
     pub extra: String,
+    /// More lines for each node's `cluster` block, such as `no_advertise: true`, without which
+    /// clients learn the nodes' own addresses and pass by a proxy.
+    pub cluster_extra: String,
     /// More lines for each node's `jetstream` block.
     pub jetstream_extra: String,
     /// How long the start of all of it may take. Default: 40 s.
@@ -33,6 +36,7 @@ impl ClusterConfig {
             binary: binary.into(),
             nodes: 3,
             extra: String::new(),
+            cluster_extra: String::new(),
             jetstream_extra: String::new(),
             start_deadline: Duration::from_secs(40),
         }
@@ -79,8 +83,9 @@ impl Cluster {
         let mut nodes = Vec::new();
         for (index, port) in routes.iter().enumerate() {
             let cluster = format!(
-                "cluster {{\n  name: \"{name}\"\n  listen: \"127.0.0.1:{port}\"\n  routes: [{}]\n}}\n",
-                urls.join(", ")
+                "cluster {{\n  name: \"{name}\"\n  listen: \"127.0.0.1:{port}\"\n  routes: [{}]\n{}\n}}\n",
+                urls.join(", "),
+                config.cluster_extra
             );
             let node = ServerConfig {
                 name: format!("{name}-{}", index + 1),
