@@ -14,6 +14,7 @@ mod many;
 mod outage;
 mod outcome;
 mod process;
+mod readme;
 mod restarts;
 mod retry;
 mod shop;

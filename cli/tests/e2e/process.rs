@@ -23,7 +23,8 @@ impl Process {
     }
 
     pub(crate) fn log(&self) -> String {
-        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap()).into_owned()
+        // Not there any more when all of a failed test is taken down.
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
     /// Waits until it has said `words`; false when it ended before.
