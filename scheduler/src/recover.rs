@@ -99,7 +99,7 @@ impl Recovered {
 pub(crate) fn place(definition: &Definition, watermark: DateTime<Utc>) -> DateTime<Utc> {
     let meta = &definition.job.meta;
     let resumed = meta.paused.as_ref().and_then(|paused| paused.until);
-    let past = meta.since.max(resumed.unwrap_or(meta.since)) - TimeDelta::milliseconds(1);
+    let past = meta.since.max(resumed.unwrap_or(meta.since)) - TimeDelta::nanoseconds(1);
     past.max(watermark - MARGIN - crate::engine::spread_of(&definition.job))
 }
 

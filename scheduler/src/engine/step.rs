@@ -73,8 +73,15 @@ pub(crate) fn next_instant(
     place: DateTime<Utc>,
     accounted: &Accounted,
 ) -> Option<DateTime<Utc>> {
-    let schedule = job.spec.schedule.as_ref()?;
+    let schedule = active_schedule(job)?;
     occurrences(schedule, job, place).map(|(at, _)| at).find(|at| !accounted.has(*at))
+}
+
+/// The schedule, unless the job is paused until somebody resumes it. A pause with an end is over
+/// for the instants after its end, and a job's place is never before that.
+fn active_schedule(job: &Job) -> Option<&Schedule> {
+    let paused = job.meta.paused.as_ref().is_some_and(|paused| paused.until.is_none());
+    job.spec.schedule.as_ref().filter(|_| !paused)
 }
 
 fn occurrences(
@@ -99,7 +106,7 @@ pub(crate) fn next_step(
     now: DateTime<Utc>,
     accounted: &Accounted,
 ) -> Option<Step> {
-    let schedule = job.spec.schedule.as_ref()?;
+    let schedule = active_schedule(job)?;
     let due_by = now - spread_of(job);
     let mut due = occurrences(schedule, job, place)
         .take_while(|(at, _)| *at <= due_by)

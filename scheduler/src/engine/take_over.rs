@@ -18,11 +18,9 @@ use crate::recover::Recovered;
 /// How far taking over is.
 #[derive(Debug, Default)]
 pub(super) enum TakeOver {
-    /// Every job that is this member's is being fired.
+    /// Nothing is being taken over.
     #[default]
     Settled,
-    /// This scheduler is no member, or was cut off: what it fires is not up to date.
-    Outside,
     /// The past of the jobs to take over is being read. `again`: the membership changed meanwhile.
     Reading { again: bool },
     /// The watermark is being moved back to `floor_ms`; then the jobs fire.
@@ -42,40 +40,39 @@ impl Engine {
         self.members = members;
         match &mut self.take_over {
             TakeOver::Reading { again } | TakeOver::Confirming { again, .. } => *again = true,
-            TakeOver::Settled | TakeOver::Outside => self.rebalance(),
+            TakeOver::Settled => self.rebalance(),
         }
     }
 
-    /// Looks whether this scheduler was cut off: then it begins anew when it is back.
+    /// Looks whether this scheduler is, or was, cut off. Others may have fired its jobs meanwhile,
+    /// so it fires nothing until it has taken them over anew.
     pub(super) fn look_at_standing(&mut self) {
-        let inside = self.ties.standing.may_fire() && self.members.has(&self.firing.instance);
-        match (&self.take_over, inside) {
-            (TakeOver::Settled, false) => {
+        let lapses = self.ties.standing.lapses();
+        let inside = self.is_inside();
+        if !inside || lapses != self.lapses {
+            if !self.cut_off {
                 tracing::warn!(
-                    "This scheduler is cut off; it does not fire until it is a member again."
+                    "This scheduler was cut off, or its clock is wrong; it fires again when it is a member."
                 );
                 self.freeze();
-                self.take_over = TakeOver::Outside;
             }
-            (TakeOver::Outside, true) => self.rebalance(),
-            _ => {}
+            (self.cut_off, self.lapses) = (true, lapses);
+        }
+        if self.cut_off && inside && matches!(self.take_over, TakeOver::Settled) {
+            self.rebalance();
         }
     }
 
     /// Gives up jobs that are others', and begins to take over those that are this member's.
     fn rebalance(&mut self) {
-        if !self.ready || !self.ties.standing.may_fire() || !self.members.has(&self.firing.instance)
-        {
+        if !self.ready || !self.is_inside() {
             return;
         }
-        if matches!(self.take_over, TakeOver::Outside) {
-            // Others may have fired these meanwhile: their past is read like everybody's.
-            let mine: Vec<JobId> = self.scheduled.keys().cloned().collect();
-            mine.iter().for_each(|job| self.give_up(job));
-        }
-        let others: Vec<JobId> =
-            self.scheduled.keys().filter(|job| !self.owns(job)).cloned().collect();
-        others.iter().for_each(|job| self.give_up(job));
+        let anew = std::mem::take(&mut self.cut_off);
+        let given_up = |engine: &Self, job: &&JobId| anew || !engine.owns(job);
+        let jobs: Vec<JobId> =
+            self.scheduled.keys().filter(|job| given_up(self, job)).cloned().collect();
+        jobs.iter().for_each(|job| self.give_up(job));
         let missing: HashSet<JobId> =
             self.missing().map(|definition| definition.spec().id.clone()).collect();
         self.freeze();

@@ -108,6 +108,7 @@ impl Firing {
             tracing::error!(fire = %request.id, "The intent of a fire cannot be written; the fire is lost.");
             return Fire::Undecided;
         };
+        fail_point!("fire.before_lock");
         match self.lock(&request, value).await {
             Some(Take::Taken { .. }) => {}
             Some(Take::Held(lock::Held { value, stored_at, .. })) => {

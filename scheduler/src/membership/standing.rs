@@ -17,6 +17,8 @@ struct Inner {
     born: Uptime,
     /// Milliseconds from `born` to the sending of the last confirmed heartbeat; 0: none yet.
     renewed: AtomicU64,
+    /// How often a heartbeat came too late: others may have taken over meanwhile.
+    lapses: AtomicU64,
     clocks_agree: AtomicBool,
 }
 
@@ -26,6 +28,7 @@ impl Standing {
         let inner = Inner {
             born: Uptime::now(),
             renewed: AtomicU64::new(0),
+            lapses: AtomicU64::new(0),
             clocks_agree: AtomicBool::new(true),
         };
         Self(Arc::new(inner))
@@ -33,6 +36,9 @@ impl Standing {
 
     /// A heartbeat that was sent at `sent` is stored.
     pub(super) fn renewed(&self, sent: Uptime) {
+        if !self.holds() {
+            self.0.lapses.fetch_add(1, Ordering::Relaxed);
+        }
         let since = self.0.born.ago().saturating_sub(sent.ago());
         let ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX).max(1);
         self.0.renewed.fetch_max(ms, Ordering::Relaxed);
@@ -51,6 +57,11 @@ impl Standing {
         }
     }
 
+    /// How often the heartbeat had lapsed, and was then renewed; the first one counts, too.
+    pub(crate) fn lapses(&self) -> u64 {
+        self.0.lapses.load(Ordering::Relaxed)
+    }
+
     /// Whether this scheduler may fire and advance.
     pub(crate) fn may_fire(&self) -> bool {
         self.holds() && self.0.clocks_agree.load(Ordering::Relaxed)
@@ -66,7 +77,9 @@ mod tests {
         let standing = Standing::new();
         assert!(!standing.holds());
         standing.renewed(Uptime::now());
+        standing.renewed(Uptime::now());
         assert!(standing.holds() && standing.may_fire());
+        assert_eq!(standing.lapses(), 1);
         assert!(standing.clocks_agree(false));
         assert!(standing.holds() && !standing.may_fire());
     }

@@ -59,6 +59,8 @@ async fn after_a_confirmed_pause_nothing_later_fires() {
         let (paused, revision) = rig.pause(&saved).await;
         rig.seen(revision).await;
         let from = rig.clock.now();
+        // Long enough for an instant or two.
+        tokio::time::sleep(std::time::Duration::from_millis(rand::random_range(0..120))).await;
         saved = paused.with_pause(None, rig.clock.now(), "test");
         pauses.push((from, saved.meta.since));
         rig.store(&saved).await;

@@ -1,0 +1,153 @@
+//! Deciding: what changes of jobs mean, when each is next due, and what to do then.
+
+use std::sync::Arc;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use taskparty_common::fire::{FireId, Plan};
+use taskparty_common::name::JobId;
+use taskparty_common::outcome::Trigger;
+use taskparty_nats::bucket;
+
+use super::catch_up::Due;
+use super::scheduled::{Scheduled, due_of};
+use super::step::{self, Accounted, Step};
+use super::take_over::TakeOver;
+use super::{Done, Engine, Happening};
+use crate::definition::Definition;
+use crate::fire::{Firing, Request};
+use crate::jobs::Change;
+use crate::recover;
+
+/// Jobs that are decided in one go, before the engine listens again.
+const AT_ONCE: usize = 512;
+
+impl Engine {
+    pub(super) fn take_in(&mut self, change: bucket::Change) {
+        let bucket::Change::Entry(entry) = change else {
+            self.ready = true;
+            self.report();
+            return;
+        };
+        match self.jobs.take_in(&entry.key, entry.revision, entry.value.as_ref()) {
+            Change::Saved(definition) => self.saved(definition),
+            Change::Gone(job) => self.give_up(&job),
+            Change::Nothing => {}
+        }
+        self.jobs_revision = self.jobs_revision.max(entry.revision);
+        self.report();
+    }
+
+    /// A job is new, or has changed.
+    pub(super) fn saved(&mut self, definition: Arc<Definition>) {
+        let job = definition.spec().id.clone();
+        // While jobs are taken over, those that are not fired yet get their places together.
+        let mine = matches!(self.take_over, TakeOver::Settled) && self.owns(&job);
+        match self.scheduled.get_mut(&job) {
+            Some(known) if known.definition().since() == definition.since() => {
+                known.redefine(definition);
+            }
+            Some(_) => self.begin(definition),
+            None if mine => self.begin(definition),
+            None => return,
+        }
+        self.arm(&job);
+    }
+
+    /// Begins to fire a job whose past is new.
+    pub(super) fn begin(&mut self, definition: Arc<Definition>) {
+        let watermark = self.ties.progress.borrow().map(|progress| progress.watermark_ms);
+        let watermark = watermark.and_then(DateTime::from_timestamp_millis);
+        let place = recover::place(&definition, watermark.unwrap_or(DateTime::<Utc>::MIN_UTC));
+        self.scheduled
+            .insert(definition.spec().id.clone(), Scheduled::new(definition, place, None));
+    }
+
+    /// Fires a job no more: it is gone, or another member's.
+    pub(super) fn give_up(&mut self, job: &JobId) {
+        self.scheduled.remove(job);
+        self.timer.remove(job);
+        if let Some(due) = self.catch_up.forget(job) {
+            self.under_way.end(due);
+        }
+    }
+
+    /// Sets the timer of `job` to its next instant, unless a missed one is being fired.
+    pub(super) fn arm(&mut self, job: &JobId) {
+        let Some(scheduled) = self.scheduled.get_mut(job) else { return };
+        // What is being taken over fires when the watermark is stored.
+        if scheduled.catching_up || self.take_over.waits_for(job) {
+            return;
+        }
+        match scheduled.next_due() {
+            Some(due) => self.timer.set(job, due.timestamp_millis()),
+            None => self.timer.remove(job),
+        }
+    }
+
+    pub(super) fn fire_due(&mut self) {
+        let now = self.firing.clock.now();
+        for _ in 0..AT_ONCE {
+            if !self.has_room() {
+                return;
+            }
+            let Some(job) = self.timer.pop_due(now.timestamp_millis()) else { return };
+            self.decide(&job, now);
+        }
+    }
+
+    /// Decides the next step of `job` and has it made.
+    pub(super) fn decide(&mut self, job: &JobId, now: DateTime<Utc>) {
+        let Some(scheduled) = self.scheduled.get_mut(job) else { return };
+        let Some(step) = scheduled.decide(now) else {
+            self.arm(job);
+            return;
+        };
+        let definition = scheduled.definition().clone();
+        let due_ms = due_of(&step, &definition).timestamp_millis();
+        let late = step.trigger == Trigger::Misfire;
+        scheduled.catching_up = late;
+        self.under_way.begin(due_ms);
+        let done = Due { job: job.clone(), step, definition, due_ms, late };
+        if !late {
+            self.make(done);
+            self.arm(job);
+        } else if let Some(done) = self.catch_up.admit(done) {
+            self.make(done);
+        }
+    }
+
+    pub(super) fn make(&mut self, due: Due) {
+        let firing = self.firing.clone();
+        self.tasks.spawn(async move {
+            let Due { job, step, definition, due_ms, late } = due;
+            let (since, at) = (definition.since(), step.at);
+            let request = request(&firing, job.clone(), step, definition);
+            let fire = firing.fire(request).await;
+            Happening::Fired(Box::new(Done { job, since, at, due_ms, catching_up: late, fire }))
+        });
+    }
+}
+
+/// The fire for a step.
+fn request(firing: &Firing, job: JobId, step: Step, definition: Arc<Definition>) -> Request {
+    let id = FireId::at(job, step.at);
+    let run =
+        id.run(firing.nats().names().prefix(), definition.since().timestamp_millis(), step.at);
+    let total = definition.spec().shards;
+    let late = step.trigger == Trigger::Misfire;
+    let grace = TimeDelta::from_std(definition.spec().misfire.grace).unwrap_or(TimeDelta::MAX);
+    let due = due_of(&step, &definition);
+    let next = step::next_instant(&definition.job, step.at, &Accounted::default());
+    Request {
+        id,
+        run,
+        trigger: step.trigger,
+        fire_time: step.at,
+        plan: Plan { total, only: None, attempt: 1 },
+        skipped: step.skipped,
+        params: None,
+        until_next: next.and_then(|next| (next - step.at).to_std().ok()),
+        decided_until: if late { None } else { due.checked_add_signed(grace) },
+        definition,
+    }
+}

@@ -1,0 +1,119 @@
+//! Following up: what became of the fires that were made.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use taskparty_common::name::JobId;
+use tokio::task::JoinError;
+use tokio::time::{Instant, sleep_until};
+
+use super::catch_up::Open;
+use super::scheduled::Scheduled;
+use super::{Done, Engine, Happening};
+use crate::fire::{Fire, Held};
+
+impl Engine {
+    pub(super) fn happened(&mut self, happening: Result<Happening, JoinError>) {
+        match happening {
+            Ok(Happening::Fired(done)) => self.fired(*done),
+            Ok(Happening::Completed(open, true)) => {
+                for open in open {
+                    self.over(&open.job, open.since, open.at, open.due_ms);
+                }
+            }
+            Ok(Happening::Completed(open, false)) => self.catch_up.hold(open, Instant::now()),
+            Ok(Happening::Recovered(recovered)) => self.recovered(*recovered),
+            Ok(Happening::Interrupted) => {}
+            Err(error) => {
+                // A panic is a defect of ours. Its instant stays under way, which holds the
+                // watermark back: whoever starts next completes it.
+                tracing::error!(%error, "A fire panicked.");
+            }
+        }
+    }
+
+    pub(super) fn fired(&mut self, done: Done) {
+        let Done { job, since, at, due_ms, catching_up, fire } = done;
+        if catching_up && let Some(next) = self.catch_up.release() {
+            self.make(next);
+        }
+        match fire {
+            Fire::Recorded(recorded) => {
+                if let Some(at) = recorded.dispatched_at {
+                    let late = at.timestamp_millis() - due_ms;
+                    self.late.add(at.timestamp_millis(), u64::try_from(late).unwrap_or(0));
+                }
+                self.over(&job, since, at, due_ms);
+            }
+            Fire::Held(held) => {
+                let open = Open { job: job.clone(), since, at, due_ms, held: *held };
+                self.catch_up.hold(vec![open], Instant::now());
+            }
+            Fire::Undecided => {
+                self.under_way.end(due_ms);
+                if let Some(scheduled) = self.known(&job, since) {
+                    scheduled.undecided(at);
+                }
+            }
+        }
+        if let Some(scheduled) = self.known(&job, since) {
+            scheduled.catching_up &= !catching_up;
+        }
+        self.arm(&job);
+    }
+
+    /// The fired record of an instant is stored, by whomever.
+    pub(super) fn over(
+        &mut self,
+        job: &JobId,
+        since: DateTime<Utc>,
+        at: DateTime<Utc>,
+        due_ms: i64,
+    ) {
+        self.under_way.end(due_ms);
+        if let Some(scheduled) = self.known(job, since) {
+            scheduled.recorded(at);
+        }
+    }
+
+    pub(super) fn known(&mut self, job: &JobId, since: DateTime<Utc>) -> Option<&mut Scheduled> {
+        self.scheduled.get_mut(job).filter(|scheduled| scheduled.definition().since() == since)
+    }
+
+    /// Completes what others have locked and not recorded in time.
+    pub(super) fn look_after_held(&mut self) {
+        let open = self.catch_up.overdue(Instant::now());
+        if !open.is_empty() {
+            let firing = self.firing.clone();
+            self.tasks.spawn(async move {
+                let held: Vec<&Held> = open.iter().map(|open| &open.held).collect();
+                let complete = firing.complete(&held).await;
+                Happening::Completed(open, complete)
+            });
+        }
+    }
+
+    pub(super) async fn drain(&mut self, within: Duration) {
+        let end = Instant::now() + within;
+        while !self.tasks.is_empty() {
+            tokio::select! {
+                Some(happening) = self.tasks.join_next() => self.happened_at_the_end(happening),
+                () = sleep_until(end) => {
+                    tracing::warn!(open = self.tasks.len(), "Fires were under way when the scheduler had to end; the next one completes them.");
+                    self.tasks.abort_all();
+                    break;
+                }
+            }
+        }
+        self.report();
+    }
+
+    /// As [`Engine::happened`], but nothing new begins.
+    pub(super) fn happened_at_the_end(&mut self, happening: Result<Happening, JoinError>) {
+        if let Ok(Happening::Fired(done)) = happening
+            && matches!(done.fire, Fire::Recorded(_))
+        {
+            self.over(&done.job, done.since, done.at, done.due_ms);
+        }
+    }
+}
