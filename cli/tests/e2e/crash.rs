@@ -6,7 +6,7 @@ use taskparty_common::outcome::{RunState, Trigger};
 use taskparty_nats::clock::Clock;
 
 use crate::facts::{accounted, by_job, recorded_once};
-use crate::shop::{Shop, deliveries, started_once, starts};
+use crate::shop::{Shop, started_once, starts};
 use crate::site::{Site, job, until};
 
 /// Two jobs are due at one instant, one of them with four shards; the only scheduler is killed at
@@ -55,6 +55,30 @@ async fn a_scheduler_killed_between_lock_and_dispatch_leaves_a_fire_that_the_nex
 async fn a_scheduler_killed_between_dispatch_and_record_leaves_a_fire_that_the_next_completes_once()
 {
     killed_at("fire.after_dispatch").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_very_first_fire_of_an_installation_survives_the_scheduler_that_dies_over_it() {
+    let site = Site::start().await;
+    let rest = site.serve("log-writer,api").await;
+    let shop = Shop::open(&site);
+    site.apply(&[job("tick", "settle", json!({ "schedule": { "fixed_rate": "100ms" } }))]).await;
+    let first = site.serve_until("scheduler", "fire.after_lock=kill@1").await;
+    first.dies().await;
+    let half_done = site.locks().await;
+    assert!(!half_done.is_empty());
+    let next = site.serve("scheduler").await;
+    until("fires of the next one", async || (site.fired().await.len() >= 10).then_some(())).await;
+    site.pause("tick").await;
+    let runs = site.all_ended().await;
+    let fired = site.fired().await;
+    recorded_once(&fired);
+    let (began, _) = accounted(&by_job(&fired)["tick"], TimeDelta::milliseconds(100));
+    assert!(half_done.contains(&format!("tick.t.{}", began.timestamp_millis())), "{half_done:?}");
+    assert_eq!((runs.len(), started_once(&starts(&site)).len()), (fired.len(), fired.len()));
+    shop.close().await;
+    next.stop().await;
+    rest.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -109,22 +133,9 @@ async fn a_live_scheduler_completes_what_a_killed_one_has_locked() {
         (reached && fired.len() >= 16 * 3).then_some(())
     })
     .await;
-    let left = |locks: usize, fired: usize| locks.saturating_sub(fired);
-    until("the half-done fires", async || {
-        // In this order: a record's lock is there before it.
-        let fired = site.fired().await;
-        let old = |key: &String| {
-            let (_, ms) = key.rsplit_once('.').unwrap();
-            ms.parse::<i64>().unwrap() <= died.timestamp_millis()
-        };
-        let locks = site.locks().await.iter().filter(|key| old(key)).count();
-        let fired = fired.iter().filter(|fired| fired.fire_time <= died).count();
-        (left(locks, fired) == 0).then_some(())
-    })
-    .await;
-    living.stop().await;
-    // A graceful stop records what is under way; the history is then complete.
-    let rest = site.serve("log-writer,api").await;
+    for job in &jobs {
+        site.pause(job["id"].as_str().unwrap()).await;
+    }
     let runs = site.all_ended().await;
     let fired = site.fired().await;
     recorded_once(&fired);
@@ -133,7 +144,8 @@ async fn a_live_scheduler_completes_what_a_killed_one_has_locked() {
     }
     assert_eq!(runs.len(), fired.len());
     assert!(runs.values().all(|run| run.state == RunState::Succeeded));
-    deliveries(&starts(&site));
+    let shards: u32 = fired.iter().map(|fired| fired.plan.total).sum();
+    assert_eq!(started_once(&starts(&site)).len(), shards as usize);
     shop.close().await;
-    rest.stop().await;
+    living.stop().await;
 }

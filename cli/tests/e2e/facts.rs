@@ -69,29 +69,27 @@ impl Site {
         }
     }
 
-    /// All runs in SQL, once each lock has its run there and each run has ended.
+    /// All runs in SQL, once each lock has its record, each record its run, and each run has ended.
     pub(crate) async fn all_ended(&self) -> BTreeMap<Uuid, RunRow> {
         let end = std::time::Instant::now() + Duration::from_secs(95);
         until("the end of all runs", async || {
-            let (runs, locked) = (self.runs().await, self.fired_runs().await);
+            let (locks, fired, runs) = (self.locks().await, self.fired().await, self.runs().await);
+            let recorded: BTreeSet<&String> = fired.iter().map(|fired| &fired.lock).collect();
+            let half_done: Vec<&String> = locks.iter().filter(|l| !recorded.contains(l)).collect();
+            let unknown = fired.iter().filter(|fired| !runs.contains_key(&fired.run)).count();
             let open: Vec<&RunRow> = runs.values().filter(|run| !run.state.is_terminal()).collect();
-            if open.is_empty() && locked.iter().all(|run| runs.contains_key(run)) {
+            if half_done.is_empty() && unknown == 0 && open.is_empty() {
                 return Some(runs);
             }
-            let unknown = locked.iter().filter(|run| !runs.contains_key(*run)).count();
             assert!(
                 std::time::Instant::now() < end,
-                "{unknown} unknown, {} open, such as {:#?}",
+                "half done: {half_done:?}; {unknown} not in SQL; {} open, such as {:#?}",
                 open.len(),
                 open.first()
             );
             None
         })
         .await
-    }
-
-    async fn fired_runs(&self) -> BTreeSet<Uuid> {
-        self.fired().await.iter().map(|fired| fired.run).collect()
     }
 }
 

@@ -47,7 +47,7 @@ impl Busy {
     }
 
     /// Every run is in SQL, once, and has succeeded.
-    async fn is_all_recorded(self) {
+    async fn ends_with_all_recorded(self) {
         let Self { site, scheduler, writer, shop } = self;
         scheduler.stop().await;
         let runs = site.all_ended().await;
@@ -70,7 +70,7 @@ async fn while_the_log_writer_is_frozen_firing_goes_on_and_all_is_recorded_after
     busy.writer.signal(Signal::CONT);
     busy.wait_for(100).await;
     busy.memory_is_bounded();
-    busy.is_all_recorded().await;
+    busy.ends_with_all_recorded().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -88,5 +88,5 @@ async fn while_the_database_is_locked_firing_goes_on_and_all_is_recorded_afterwa
     other.close().await.unwrap();
     busy.wait_for(100).await;
     busy.memory_is_bounded();
-    busy.is_all_recorded().await;
+    busy.ends_with_all_recorded().await;
 }
