@@ -1,10 +1,11 @@
 //! What is not on time: missed instants that wait for room, and instants that others hold.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use taskparty_common::fire::FireId;
 use taskparty_common::name::JobId;
 use tokio::time::Instant;
 
@@ -45,6 +46,8 @@ pub(super) struct CatchUp {
     waiting: VecDeque<Due>,
     /// In the order of their deadlines.
     held: VecDeque<(Instant, Open)>,
+    /// Those of `held`, and those that are being completed: each once.
+    looked_after: HashSet<FireId>,
 }
 
 impl CatchUp {
@@ -75,15 +78,26 @@ impl CatchUp {
 
     /// Someone else holds these; they have a while.
     pub(super) fn hold(&mut self, open: Vec<Open>, now: Instant) {
+        self.looked_after.extend(open.iter().map(|open| open.held.id.clone()));
         self.held.extend(open.into_iter().map(|open| (now + PATIENCE, open)));
     }
 
     /// Whoever holds these has had time enough.
-    pub(super) fn hold_overdue(&mut self, open: Vec<Open>) {
-        let now = Instant::now();
+    pub(super) fn hold_overdue(&mut self, open: Vec<Open>, now: Instant) {
         for open in open.into_iter().rev() {
+            self.looked_after.insert(open.held.id.clone());
             self.held.push_front((now, open));
         }
+    }
+
+    /// Whether this is held already, or is being completed: then it must not be a second time.
+    pub(super) fn looks_after(&self, id: &FireId) -> bool {
+        self.looked_after.contains(id)
+    }
+
+    /// This has its fired record.
+    pub(super) fn completed(&mut self, id: &FireId) {
+        self.looked_after.remove(id);
     }
 
     /// Takes out what has been held for too long.

@@ -18,6 +18,7 @@ impl Engine {
             Ok(Happening::Fired(done)) => self.fired(*done),
             Ok(Happening::Completed(open, true)) => {
                 for open in open {
+                    self.catch_up.completed(&open.held.id);
                     self.over(&open.job, open.since, open.at, open.due_ms);
                 }
             }
@@ -45,6 +46,8 @@ impl Engine {
                 }
                 self.over(&job, since, at, due_ms);
             }
+            // Its completion is under way: that ends this one, too.
+            Fire::Held(held) if self.catch_up.looks_after(&held.id) => self.under_way.end(due_ms),
             Fire::Held(held) => {
                 let open = Open { job: job.clone(), since, at, due_ms, held: *held };
                 self.catch_up.hold(vec![open], Instant::now());

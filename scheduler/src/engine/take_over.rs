@@ -69,6 +69,7 @@ impl Engine {
             return;
         }
         let anew = std::mem::take(&mut self.cut_off);
+        self.lapses = self.ties.standing.lapses();
         let given_up = |engine: &Self, job: &&JobId| anew || !engine.owns(job);
         let jobs: Vec<JobId> =
             self.scheduled.keys().filter(|job| given_up(self, job)).cloned().collect();
@@ -159,7 +160,8 @@ impl Engine {
         let (mut gone, mut living) = (Vec::new(), Vec::new());
         for held in held {
             let owner = &held.intent.owner;
-            if *owner == self.firing.instance || !self.owns(&held.id.job) {
+            let known = self.catch_up.looks_after(&held.id);
+            if known || *owner == self.firing.instance || !self.owns(&held.id.job) {
                 continue;
             }
             let lives = self.members.has(owner);
@@ -169,8 +171,9 @@ impl Engine {
             let open = Open { job, since, at, due_ms, held };
             if lives { living.push(open) } else { gone.push(open) }
         }
-        self.catch_up.hold(living, Instant::now());
-        self.catch_up.hold_overdue(gone);
+        let now = Instant::now();
+        self.catch_up.hold(living, now);
+        self.catch_up.hold_overdue(gone, now);
         self.look_after_held();
     }
 }
