@@ -4,6 +4,7 @@
 //! NATS only, so that each can also run alone.
 
 pub mod api;
+pub mod audit;
 mod consumers;
 mod cursor;
 mod definition;

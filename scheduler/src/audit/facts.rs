@@ -44,8 +44,6 @@ pub struct LockFact {
     pub key: String,
     /// The run that its holder was to make.
     pub run: Uuid,
-    /// The nominal instant, or the trigger's.
-    pub fire_time: DateTime<Utc>,
     /// What was to be left out.
     pub skipped: Option<Skipped>,
     /// When the server stored it.

@@ -229,7 +229,8 @@ impl fmt::Display for Violation {
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let instant = self.instant.map(|at| at.to_rfc3339_opts(chrono::SecondsFormat::Millis, true));
+        let instant =
+            self.instant.map(|at| at.to_rfc3339_opts(chrono::SecondsFormat::Millis, true));
         let number = |number: Option<u32>| number.map(|number| number.to_string());
         for (name, value) in [
             ("job", self.job.clone()),

@@ -11,6 +11,7 @@
 //! - *An end is written once*: every upsert is guarded against changing a run or an attempt that
 //!   has ended.
 
+mod audit;
 mod decide;
 mod error;
 mod list;

@@ -1,0 +1,89 @@
+//! Check 5: what executors wrote of their own calls against what was dispatched and reported.
+
+use std::collections::BTreeMap;
+
+use taskparty_common::outcome::Outcome;
+use uuid::Uuid;
+
+use super::attempts::succeeded;
+use super::held::{Began, RunFacts, Try, shown};
+use super::ledger::{Ledger, Starts};
+use super::report::{Kind, NoteKind};
+
+impl Ledger {
+    pub(super) fn judge_starts(&mut self, id: Uuid, run: &RunFacts) {
+        if self.bounds.starts == Starts::NotGiven {
+            return;
+        }
+        for one in &run.tries {
+            self.judge_deliveries(id, run, one);
+            if let Some((other, at)) = success_of_another(run, one)
+                && let Some(began) = one.starts.iter().find(|began| began.at > at)
+            {
+                let expected = format!("no start after attempt {other} succeeded at {}", shown(at));
+                let found = self.began(began);
+                let place = self.of_try(id, run, one);
+                self.findings.wrong(Kind::StartAfterSuccess, place, expected, found);
+            }
+        }
+    }
+
+    fn began(&self, began: &Began) -> String {
+        let instance = self.instances.name(began.instance);
+        format!("delivery {} by {instance} at {}", began.delivery, shown(began.at))
+    }
+
+    fn judge_deliveries(&mut self, id: Uuid, run: &RunFacts, one: &Try) {
+        let mut by_delivery: BTreeMap<u64, Vec<&Began>> = BTreeMap::new();
+        for began in &one.starts {
+            by_delivery.entry(began.delivery).or_default().push(began);
+        }
+        for (delivery, starts) in &by_delivery {
+            if starts.len() > 1 {
+                let all: Vec<String> = starts.iter().map(|began| self.began(began)).collect();
+                let expected = format!("one start of delivery {delivery}");
+                let place = self.of_try(id, run, one);
+                self.findings.wrong(Kind::StartTwice, place, expected, all.join("; "));
+            }
+        }
+        let dispatched =
+            one.fired.is_some() || one.row.as_ref().is_some_and(|row| row.dispatched.is_some());
+        if let Some(first) = one.starts.iter().min_by_key(|began| began.at)
+            && !dispatched
+            && first.at < self.bounds.settled_ms()
+        {
+            let found = self.began(first);
+            let place = self.of_try(id, run, one);
+            let expected = "no start: nothing says that it was dispatched";
+            self.findings.wrong(Kind::StartUndispatched, place, expected, found);
+        }
+        if !succeeded(one) {
+            return;
+        }
+        match by_delivery.len() {
+            0 => {
+                let place = self.of_try(id, run, one);
+                let expected = "a start of what succeeded";
+                self.findings.wrong(Kind::SuccessWithoutStart, place, expected, "none");
+            }
+            1 => {}
+            _ => {
+                let all: Vec<String> = one.starts.iter().map(|began| self.began(began)).collect();
+                let place = self.of_try(id, run, one);
+                self.findings.note(NoteKind::Redelivered, place, all.join("; "));
+            }
+        }
+    }
+}
+
+/// Another attempt of the same shard that succeeded, and when.
+fn success_of_another(run: &RunFacts, one: &Try) -> Option<(u32, i64)> {
+    let others = run.tries.iter().filter(|other| {
+        other.shard == one.shard && other.attempt != one.attempt && succeeded(other)
+    });
+    let ends = others.filter_map(|other| {
+        let of_results = other.results.iter().filter(|r| r.says.outcome == Outcome::Succeeded);
+        Some((other.attempt, of_results.map(|result| result.finished).min()?))
+    });
+    ends.min_by_key(|(_, at)| *at)
+}
