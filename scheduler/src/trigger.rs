@@ -133,7 +133,9 @@ impl Triggers {
             },
         };
         let Some(current) = current else { return Decision::JobGone };
-        if trigger.since.is_some_and(|since| since != current.since()) {
+        // In milliseconds, as history knows it: the definition's own is finer.
+        let past = current.since().timestamp_millis();
+        if trigger.since.is_some_and(|since| since.timestamp_millis() != past) {
             return Decision::Over;
         }
         let Some(retry) = &trigger.retry else {

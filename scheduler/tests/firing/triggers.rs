@@ -1,6 +1,6 @@
 //! Triggers fire at once or at their time, once for each id, whatever happens to who has them.
 
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta};
 use serde_json::json;
 use taskparty_common::fire::{FireId, TriggerRequest};
 use taskparty_common::job::Job;
@@ -87,6 +87,25 @@ async fn a_trigger_of_a_job_that_is_gone_is_refused_on_record() {
     scheduler.stop().await;
     assert_eq!(fired[0].result, TriggerResult::Refused);
     assert_eq!(fired[0].skipped.as_ref().map(|s| s.reason), Some(SkipReason::Deleted));
+}
+
+#[tokio::test]
+async fn a_chain_goes_on_by_what_history_knows_of_its_past_and_ends_with_that_past() {
+    let rig = Rig::start().await;
+    let scheduler = rig.scheduler().await;
+    let job = on_demand(&rig).await;
+    // History keeps milliseconds.
+    let since = DateTime::from_timestamp_millis(job.meta.since.timestamp_millis());
+    let earlier = since.map(|since| since - TimeDelta::milliseconds(1));
+    send(&rig, &TriggerRequest { since: earlier, ..request(&rig, &job, "run-0.next") }).await;
+    send(&rig, &TriggerRequest { since, ..request(&rig, &job, "run-1.next") }).await;
+    send(&rig, &request(&rig, &job, "after")).await;
+    let fired = rig.fired_until(|fired| fired.len() == 2).await;
+    scheduler.stop().await;
+    let mut ids: Vec<&str> = fired.iter().map(|fired| fired.lock.as_str()).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, ["demand.x.after", "demand.x.run-1.next"]);
+    assert_eq!(rig.messages("TASKPARTY_TRIGGERS").await, 0);
 }
 
 #[tokio::test]
