@@ -83,6 +83,10 @@ pub enum PublishError {
         /// The server's words.
         text: String,
     },
+    /// No stream takes the subject now: it was never made, or was deleted, or elects its leader.
+    /// Nothing was stored; not a refusal.
+    #[error("no stream answers on the subject")]
+    NoStream,
     /// No answer came in time: it may be stored, or not. Not a refusal: try again with the same id.
     #[error("the publish was not confirmed: {0}")]
     Unconfirmed(String),
@@ -94,7 +98,7 @@ impl PublishError {
         match self {
             Self::WrongLastSequence { maybe_own, .. } => !maybe_own,
             Self::Full(_) | Self::TooLarge(_) | Self::Refused { .. } => true,
-            Self::Unconfirmed(_) => false,
+            Self::NoStream | Self::Unconfirmed(_) => false,
         }
     }
 }
@@ -111,6 +115,15 @@ pub enum AskError {
     /// The request cannot be sent: the connection is closed for good, or the subject is malformed.
     #[error("the request could not be sent")]
     NotSent,
+}
+
+/// Which attempts are followed by another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    /// All that did not succeed.
+    All,
+    /// Only those that surely stored nothing, in a stream that is there.
+    NotStored,
 }
 
 /// Sends messages and waits until they are stored. Cheap to clone; one is enough for a process.
@@ -174,6 +187,31 @@ impl Publisher {
         draft: Draft,
         deadline: Duration,
     ) -> Result<Stored, PublishError> {
+        self.publish_until(draft, deadline, Patience::All).await
+    }
+
+    /// Publishes `draft` as [`Publisher::publish_within`] does, and returns as soon as it may be
+    /// stored or no stream was there: for messages that must not be sent again blindly. The stream
+    /// of a work queue forgets the ids of what is acked when its server restarts, so that neither
+    /// the id nor an expected sequence stops a second one.
+    ///
+    /// # Errors
+    /// As [`Publisher::publish`]; [`PublishError::NoStream`] and [`PublishError::Unconfirmed`] at
+    /// once: find out what became of it, then call again.
+    pub async fn publish_once(
+        &self,
+        draft: Draft,
+        deadline: Duration,
+    ) -> Result<Stored, PublishError> {
+        self.publish_until(draft, deadline, Patience::NotStored).await
+    }
+
+    async fn publish_until(
+        &self,
+        draft: Draft,
+        deadline: Duration,
+        patience: Patience,
+    ) -> Result<Stored, PublishError> {
         let end = Instant::now() + deadline;
         let room = timeout_at(end, self.shared.room.acquire()).await;
         let Ok(Ok(_room)) = room else {
@@ -196,6 +234,9 @@ impl Publisher {
                 Verdict::Again { error, unclear } => (error, unclear),
             };
             maybe_stored |= unclear;
+            if patience == Patience::NotStored && (unclear || error == PublishError::NoStream) {
+                return Err(error);
+            }
             let pause = backoff(attempt);
             if Instant::now() + pause >= end {
                 return Err(match error {

@@ -52,7 +52,7 @@ struct ApiError {
 /// Reads the server's answer.
 pub(super) fn read(message: &Message) -> Verdict {
     if message.status == Some(StatusCode::NO_RESPONDERS) {
-        return Verdict::again("no stream answers on the subject");
+        return Verdict::Again { error: PublishError::NoStream, unclear: false };
     }
     match serde_json::from_slice::<PubAck>(&message.payload) {
         Err(error) => Verdict::unclear(format!("an answer that is no PubAck: {error}")),

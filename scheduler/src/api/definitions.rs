@@ -157,6 +157,9 @@ pub(super) fn refused(error: PublishError) -> Problem {
         PublishError::Full(_) => Problem::unavailable(format!(
             "{error}; `taskparty doctor` shows how full the streams are"
         )),
+        PublishError::NoStream => Problem::unavailable(format!(
+            "{error}; `taskparty topology apply` makes what is missing"
+        )),
         _ => Problem::unavailable(format!("{error}; nothing more is known, try again")),
     }
 }
