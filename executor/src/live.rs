@@ -17,12 +17,16 @@ pub(crate) struct Live(Arc<Mutex<Table>>);
 struct Table {
     next: u64,
     runs: HashMap<u64, Entry>,
+    /// The latest delivery of each attempt of a shard, and its place in `runs`.
+    latest: HashMap<Attempt, (u64, u64)>,
 }
+
+/// Run, shard and attempt.
+type Attempt = (Uuid, u32, u32);
 
 #[derive(Debug)]
 struct Entry {
-    run: Uuid,
-    shard: u32,
+    attempt: Attempt,
     job: JobId,
     handler: Handler,
     cancel: Arc<CancelRequest>,
@@ -62,7 +66,11 @@ pub(crate) struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.live.table().runs.remove(&self.id);
+        let mut table = self.live.table();
+        let Some(entry) = table.runs.remove(&self.id) else { return };
+        if table.latest.get(&entry.attempt).is_some_and(|(_, id)| *id == self.id) {
+            table.latest.remove(&entry.attempt);
+        }
     }
 }
 
@@ -71,29 +79,41 @@ impl Live {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes `dispatch` in, in `slot`.
-    pub(crate) fn enter(&self, dispatch: &Dispatch, slot: OwnedSemaphorePermit) -> Place {
+    /// Takes `dispatch`, delivered for the `delivery`th time, in, in `slot`. Nothing when this
+    /// process has that very delivery, or a later one, in its hands already: the server has
+    /// forgotten that it sent it, because it was killed or its consumer was made anew.
+    pub(crate) fn enter(
+        &self,
+        dispatch: &Dispatch,
+        delivery: u64,
+        slot: OwnedSemaphorePermit,
+    ) -> Option<Place> {
         let cancel = Arc::<CancelRequest>::default();
+        let attempt = (dispatch.run, dispatch.shard.index, dispatch.attempt);
         let mut table = self.table();
+        if table.latest.get(&attempt).is_some_and(|(latest, _)| *latest >= delivery) {
+            return None;
+        }
         table.next += 1;
         let id = table.next;
         let entry = Entry {
-            run: dispatch.run,
-            shard: dispatch.shard.index,
+            attempt,
             job: dispatch.job.clone(),
             handler: dispatch.handler.clone(),
             cancel: cancel.clone(),
         };
         table.runs.insert(id, entry);
+        table.latest.insert(attempt, (delivery, id));
         drop(table);
-        Place { live: self.clone(), id, cancel, _slot: slot }
+        Some(Place { live: self.clone(), id, cancel, _slot: slot })
     }
 
     /// Asks every run that `cancel` names to stop. Asking again changes nothing.
     pub(crate) fn cancel(&self, cancel: &Cancel) {
         let table = self.table();
         let named = |entry: &&Entry| {
-            entry.run == cancel.run && cancel.shard.is_none_or(|shard| shard == entry.shard)
+            let (run, shard, _) = entry.attempt;
+            run == cancel.run && cancel.shard.is_none_or(|named| named == shard)
         };
         for entry in table.runs.values().filter(named) {
             entry.cancel.ask(&cancel.by);

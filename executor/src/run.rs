@@ -71,6 +71,12 @@ async fn see_through(node: Arc<Node>, received: Received, slot: OwnedSemaphorePe
             return settle::report(&node, &delivery, &lease, record).await;
         }
     };
+    let Some(place) = node.live.enter(&dispatch, delivery.delivered, slot) else {
+        tracing::warn!(run = %attempt.run, job = %attempt.job, shard = attempt.shard.index, delivery = delivery.delivered,
+            "NATS sent a dispatch again that is in hand here; it is left to whoever has it.");
+        return;
+    };
+    let place = Arc::new(place);
     let span = tracing::info_span!(
         "attempt", job = %attempt.job, run = %attempt.run, shard = attempt.shard.index, attempt = attempt.attempt,
     );
@@ -83,7 +89,7 @@ async fn see_through(node: Arc<Node>, received: Received, slot: OwnedSemaphorePe
         started: now,
         timeout_ms,
     };
-    let (place, end) = holder.hold(function, dispatch, slot).instrument(span).await;
+    let end = holder.hold(function, dispatch, &place).instrument(span).await;
     match end {
         End::Ended(ending) => {
             let times = Times { started: Some(now), finished: node.clock.now() };
@@ -162,15 +168,14 @@ struct Holder<'a> {
 }
 
 impl Holder<'_> {
-    /// Calls the handler and waits for the end of it, whichever comes first. Gives back the
-    /// attempt's place, to be kept until the delivery is settled.
+    /// Calls the handler and waits for the end of it, whichever comes first. The attempt's `place`
+    /// is to be kept until the delivery is settled.
     async fn hold(
         &self,
         function: ErasedHandler,
         mut dispatch: Dispatch,
-        slot: OwnedSemaphorePermit,
-    ) -> (Arc<Place>, End) {
-        let place = Arc::new(self.node.live.enter(&dispatch, slot));
+        place: &Arc<Place>,
+    ) -> End {
         let cancel = place.cancel.clone();
         let params =
             std::mem::replace(&mut dispatch.params, serde_json::value::RawValue::NULL.to_owned());
@@ -207,7 +212,7 @@ impl Holder<'_> {
         if let Some(last) = progress.unsaid(self.attempt) {
             self.node.tell(self.node.nats.names().progress(&self.node.app), &last);
         }
-        (place, end)
+        end
     }
 
     async fn watch(
