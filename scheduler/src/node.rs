@@ -23,7 +23,7 @@ use crate::api::{self, ApiError, ApiParts};
 use crate::consumers;
 use crate::cursor::{self, Keeper};
 use crate::engine::{Engine, Members, Ties};
-use crate::fire::Firing;
+use crate::fire::{Firing, Looks};
 use crate::jobs::Jobs;
 use crate::log_writer::{LogWriter, LogWriterConfig, LogWriterError};
 use crate::membership::{Membership, Standing};
@@ -180,6 +180,7 @@ impl Node {
             joiner: self.joiner.clone(),
             locks: Locks::new(buckets.clone()),
             topology: topology.clone(),
+            looks: Looks::default(),
             registry: self.registry.clone(),
             clock: clock.clone(),
             instance: self.instance.clone(),

@@ -1,5 +1,7 @@
 //! The dispatch of a fire: a message a shard.
 
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 use futures::stream::{FuturesUnordered, StreamExt};
 use serde_json::value::{RawValue, to_raw_value};
@@ -8,7 +10,11 @@ use taskparty_common::fire::Intent;
 use taskparty_nats::publish::{Draft, PublishError};
 
 use super::Firing;
+use super::look::Piece;
 use crate::definition::Definition;
+
+/// How long one dispatch is tried before it is said that it takes long.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How the dispatch of a fire went.
 #[derive(Debug, PartialEq, Eq)]
@@ -80,25 +86,52 @@ impl Firing {
             Ok(message) => message,
             Err(error) => return (shard, One::Refused(error.to_string())),
         };
+        let piece = Piece { run: intent.run, shard, attempt };
+        // It may be stored, and run, and be forgotten by a server that restarted.
+        let mut maybe_done = false;
         loop {
             if self.clock.now() > times.start_by {
                 return (shard, One::Late);
             }
-            let draft = Draft::new(subject.clone(), message.clone())
-                .id(format!("{}.{shard}.{attempt}", intent.run))
-                .expect_last(0);
-            match self.publisher().publish(draft).await {
-                Ok(_) | Err(PublishError::WrongLastSequence { .. }) => return (shard, One::There),
-                Err(error) if error.is_definite() => {
-                    return (shard, One::Refused(error.to_string()));
+            if maybe_done {
+                match self.looks.has_result(self.nats(), piece, times.dispatched_at).await {
+                    Ok(true) => return (shard, One::There),
+                    Ok(false) => maybe_done = false,
+                    Err(error) => {
+                        tracing::warn!(%subject, %error, "What became of a dispatch cannot be seen yet.");
+                    }
                 }
-                Err(error) => {
-                    tracing::warn!(%subject, %error, "A dispatch is not confirmed; it is tried again.");
+            }
+            if !maybe_done {
+                let draft = Draft::new(subject.clone(), message.clone())
+                    .id(format!("{}.{shard}.{attempt}", intent.run))
+                    .expect_last(0);
+                match self.publisher().publish_once(draft, PATIENCE).await {
+                    Ok(_) | Err(PublishError::WrongLastSequence { .. }) => {
+                        return (shard, One::There);
+                    }
+                    Err(error) if error.is_definite() => {
+                        return (shard, One::Refused(error.to_string()));
+                    }
+                    Err(PublishError::NoStream) => self.stream_is_missing(definition).await,
+                    Err(error) => {
+                        maybe_done = true;
+                        tracing::warn!(%subject, %error, "A dispatch is not confirmed; it is looked for, and tried again.");
+                    }
                 }
             }
             if self.pause().await.is_err() {
                 return (shard, One::Interrupted);
             }
+        }
+    }
+
+    /// No stream took a dispatch: it elects its leader, or somebody has deleted it.
+    async fn stream_is_missing(&self, definition: &Definition) {
+        let spec = definition.spec();
+        self.topology.forget(&spec.app);
+        if let Err(error) = self.topology.ensure_handler(&spec.app, &spec.handler).await {
+            tracing::warn!(app = %spec.app, handler = %spec.handler, %error, "The stream of an app's work is not there; it is tried again.");
         }
     }
 

@@ -6,6 +6,7 @@
 
 mod complete;
 mod dispatch;
+mod look;
 mod record;
 
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use taskparty_nats::topology::Topology;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+pub(crate) use self::look::Looks;
 use crate::definition::Definition;
 use crate::registry::Registry;
 
@@ -39,6 +41,7 @@ pub(crate) struct Firing {
     pub(crate) joiner: Joiner,
     pub(crate) locks: Locks,
     pub(crate) topology: Topology,
+    pub(crate) looks: Looks,
     pub(crate) registry: Registry,
     pub(crate) clock: Clock,
     pub(crate) instance: Instance,

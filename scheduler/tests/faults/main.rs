@@ -1,0 +1,9 @@
+//! Faults of NATS, of SQL and of executors: nothing is lost, nothing is doubled, everything ends.
+//! One binary: linking is what takes time.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
+
+mod facts;
+mod restart;
+mod rig;
+mod shop;
