@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
-use crate::api::{self, ApiError, ApiParts};
+use crate::api::{self, ApiError, ApiParts, History};
 use crate::consumers;
 use crate::cursor::{self, Keeper};
 use crate::engine::{Engine, Members, Ties};
@@ -154,15 +154,20 @@ impl Node {
         {
             self.start_log_writer(parts, store.clone()).await?;
         }
+        // Before the scheduler, so that a node that cannot start never fires.
+        let history = match &self.store {
+            Some(store) if roles.contains(&Role::Api) => {
+                Some(History::open(parts.buckets.clone(), store.clone()).await?)
+            }
+            _ => None,
+        };
         if roles.contains(&Role::Scheduler) {
             self.start_scheduler(parts).await?;
         } else if roles.contains(&Role::LogWriter) {
             self.follow_jobs(parts);
         }
-        if roles.contains(&Role::Api)
-            && let Some(store) = &self.store
-        {
-            self.start_api(parts, store.clone()).await?;
+        if let Some(history) = history {
+            self.start_api(parts, history).await?;
         }
         Ok(())
     }
@@ -254,10 +259,10 @@ impl Node {
         });
     }
 
-    async fn start_api(&self, parts: &Parts, store: Store) -> Result<(), NodeError> {
+    async fn start_api(&self, parts: &Parts, history: History) -> Result<(), NodeError> {
         let Parts { buckets, topology, clock, .. } = parts;
         let (buckets, topology, clock) = (buckets.clone(), topology.clone(), clock.clone());
-        let parts = ApiParts { buckets, topology, store, clock };
+        let parts = ApiParts { buckets, topology, history, clock };
         Ok(api::start(parts, self.shutdown.clone(), &self.deciding).await?)
     }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "what helps tests is a test")]
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Duration;
 
 use async_nats::Message;
@@ -17,7 +18,7 @@ use taskparty_nats::server::{Search, Server, ServerConfig, find};
 use taskparty_nats::subject::Bucket;
 use taskparty_nats::topology::TopologyConfig;
 use taskparty_scheduler::api::ENDPOINTS;
-use taskparty_scheduler::{Node, NodeConfig, Role};
+use taskparty_scheduler::{Node, NodeConfig, NodeError, Role};
 use tokio_util::sync::CancellationToken;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -27,7 +28,7 @@ struct Rig {
     node: Node,
     shutdown: CancellationToken,
     _server: Server,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Rig {
@@ -39,18 +40,18 @@ impl Rig {
                 .unwrap();
         let nats = connect(&ConnectConfig::new(server.url())).await.unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let config = NodeConfig {
-            roles: roles.iter().copied().collect(),
-            topology: TopologyConfig::default(),
-            store: format!("sqlite:{}", dir.path().join("history.db").display()),
-            host: "test".into(),
-            drain: Duration::from_secs(5),
-            clock_tolerance: None,
-        };
         let shutdown = CancellationToken::new();
+        let config = config(roles, dir.path(), "history.db");
         let node =
             Node::start(config, nats.clone(), Clock::system(), shutdown.clone()).await.unwrap();
-        Self { nats, node, shutdown, _server: server, _dir: dir }
+        Self { nats, node, shutdown, _server: server, dir }
+    }
+
+    /// A second node, with a file of its own.
+    async fn beside(&self, roles: &[Role], file: &str) -> Result<Node, NodeError> {
+        let config = config(roles, self.dir.path(), file);
+        let shutdown = self.shutdown.child_token();
+        Node::start(config, self.nats.clone(), Clock::system(), shutdown).await
     }
 
     async fn send(&self, noun: &str, verb: &str, body: impl Into<bytes::Bytes>) -> Message {
@@ -75,6 +76,17 @@ impl Rig {
     async fn stop(self) {
         self.shutdown.cancel();
         tokio::time::timeout(PATIENCE, self.node.ended()).await.unwrap();
+    }
+}
+
+fn config(roles: &[Role], dir: &Path, file: &str) -> NodeConfig {
+    NodeConfig {
+        roles: roles.iter().copied().collect(),
+        topology: TopologyConfig::default(),
+        store: format!("sqlite:{}", dir.join(file).display()),
+        host: "test".into(),
+        drain: Duration::from_secs(5),
+        clock_tolerance: None,
     }
 }
 
@@ -248,4 +260,29 @@ async fn a_scheduler_that_lags_is_named_and_the_edit_is_not_called_confirmed() {
     assert_eq!((&paused["changed"], &paused["confirmed"]), (&json!(true), &json!(false)));
     assert_eq!(paused["waiting_for"], json!(["laggard"]));
     rig.stop().await;
+}
+
+#[tokio::test]
+async fn runs_are_answered_from_the_log_writers_history_and_from_no_other() {
+    // No log writer has been here: nothing has happened, and nothing is wrong with saying so.
+    let rig = Rig::start(&[Role::Api]).await;
+    assert_eq!(rig.ask("run", "list", json!({})).await.unwrap()["items"], json!([]));
+    let writer = rig.beside(&[Role::LogWriter], "other.db").await.unwrap();
+
+    let problem = rig.ask("run", "list", json!({})).await.unwrap_err();
+    assert_eq!(problem["code"], "unavailable");
+    assert!(problem["detail"].as_str().unwrap().contains("in another store"), "{problem}");
+    let run = json!({"run": uuid::Uuid::nil()});
+    for verb in ["get", "logs"] {
+        assert_eq!(rig.ask("run", verb, run.clone()).await.unwrap_err()["code"], "unavailable");
+    }
+    let checks = rig.ask("doctor", "run", json!({})).await.unwrap();
+    let history = checks["items"].as_array().unwrap().iter().find(|c| c["check"] == "history");
+    assert_eq!(history.unwrap()["verdict"], "fail", "{checks}");
+
+    let refused = rig.beside(&[Role::Api], "third.db").await.unwrap_err().to_string();
+    assert!(refused.contains("in another store") && refused.contains("third.db"), "{refused}");
+    tokio::join!(rig.stop(), async {
+        tokio::time::timeout(PATIENCE, writer.ended()).await.unwrap()
+    });
 }

@@ -12,6 +12,7 @@ mod definitions;
 mod diff;
 mod doctor;
 mod edit;
+mod history;
 mod jobs;
 mod live;
 mod logs;
@@ -27,19 +28,29 @@ use std::sync::Arc;
 use taskparty_nats::bucket::Buckets;
 use taskparty_nats::clock::Clock;
 use taskparty_nats::connect::Nats;
+use taskparty_nats::history::ReadError;
 use taskparty_nats::publish::Publisher;
 use taskparty_nats::topology::Topology;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::definitions::Definitions;
+pub use self::history::History;
 pub use self::service::{DEADLINE, ENDPOINTS};
-use crate::store::Store;
 
 /// The service could not be started.
 #[derive(Debug, thiserror::Error)]
-#[error("the NATS service could not be started: {0}")]
-pub struct ApiError(String);
+pub enum ApiError {
+    /// It could not be registered.
+    #[error("the NATS service could not be started: {0}")]
+    Service(String),
+    /// The installation's history is in another store than ours; a sentence that says what to do.
+    #[error("{0}")]
+    OtherStore(String),
+    /// NATS did not say in which store the history is.
+    #[error("it cannot be found out which store holds the history: {0}")]
+    Read(#[from] ReadError),
+}
 
 /// What the service works with.
 #[derive(Debug)]
@@ -49,7 +60,7 @@ pub struct ApiParts {
     /// Streams, buckets and consumers.
     pub topology: Topology,
     /// History.
-    pub store: Store,
+    pub history: History,
     /// The wall clock.
     pub clock: Clock,
 }
@@ -62,7 +73,7 @@ struct Api {
     definitions: Definitions,
     topology: Topology,
     clock: Clock,
-    store: Store,
+    history: History,
 }
 
 /// Registers the service and answers requests, in tasks of `tasks`, until `shutdown`; then those
@@ -75,7 +86,7 @@ pub async fn start(
     shutdown: CancellationToken,
     tasks: &TaskTracker,
 ) -> Result<(), ApiError> {
-    let ApiParts { buckets, topology, store, clock } = parts;
+    let ApiParts { buckets, topology, history, clock } = parts;
     let api = Api {
         nats: buckets.nats().clone(),
         publisher: buckets.publisher().clone(),
@@ -83,7 +94,7 @@ pub async fn start(
         buckets,
         topology,
         clock,
-        store,
+        history,
     };
     service::start(Arc::new(api), shutdown, tasks).await
 }

@@ -46,7 +46,7 @@ pub(super) async fn list(api: &Api, request: ListRuns) -> Result<Page<RunRow>, P
         limit: u32::try_from(limit).ok(),
         ..RunFilter::default()
     };
-    api.store.runs(&filter).await.map_err(unavailable)
+    api.history.store().await?.runs(&filter).await.map_err(unavailable)
 }
 
 /// One run with its attempts and alerts.
@@ -62,7 +62,13 @@ pub(super) async fn detail(api: &Api, run: &str) -> Result<RunDetail, Problem> {
             "it is no run id; `taskparty run list` shows them",
         )
     })?;
-    api.store.run(id).await.map_err(unavailable)?.ok_or_else(|| Problem::no_run(run))
+    api.history
+        .store()
+        .await?
+        .run(id)
+        .await
+        .map_err(unavailable)?
+        .ok_or_else(|| Problem::no_run(run))
 }
 
 pub(super) fn unavailable(error: StoreError) -> Problem {

@@ -114,7 +114,7 @@ async fn register(api: &Api) -> Result<Service, ApiError> {
     builder
         .start(prefix, env!("CARGO_PKG_VERSION"))
         .await
-        .map_err(|error| ApiError(error.to_string()))
+        .map_err(|error| ApiError::Service(error.to_string()))
 }
 
 async fn endpoint(
@@ -124,7 +124,10 @@ async fn endpoint(
     verb: &str,
 ) -> Result<Endpoint, ApiError> {
     let builder = service.endpoint_builder().name(format!("{noun}-{verb}"));
-    builder.add(api.nats.names().api(noun, verb)).await.map_err(|error| ApiError(error.to_string()))
+    builder
+        .add(api.nats.names().api(noun, verb))
+        .await
+        .map_err(|error| ApiError::Service(error.to_string()))
 }
 
 async fn take(

@@ -47,6 +47,7 @@ use crate::registry::Registry;
 use crate::store::Store;
 
 pub use status::{LogWriterStatus, Standing, StatusHandle};
+pub(crate) use term::{StoreClaim, store_claim};
 
 /// How a log writer behaves.
 #[derive(Debug, Clone)]

@@ -13,6 +13,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use taskparty_common::name::Instance;
 use taskparty_nats::bucket::{BucketError, Buckets, Entry, Swap};
+use taskparty_nats::history::ReadError;
 use taskparty_nats::lease::Uptime;
 use taskparty_nats::subject::Bucket;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
@@ -56,6 +57,33 @@ pub(super) struct Term {
     until: Uptime,
 }
 
+/// Whose history a store holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum StoreClaim {
+    /// No log writer has been here yet.
+    Nobody,
+    /// This installation's.
+    Ours,
+    /// This installation's history is in the store with this id.
+    Other(String),
+}
+
+/// Looks at which store holds this installation's history; claims nothing.
+pub(crate) async fn store_claim(buckets: &Buckets, ours: Uuid) -> Result<StoreClaim, ReadError> {
+    let entry = buckets.get_leader(Bucket::Cursors, STORE_KEY).await?;
+    let Some(found) = entry.and_then(|entry| entry.value) else { return Ok(StoreClaim::Nobody) };
+    Ok(if found.as_ref() == ours.to_string().as_bytes() {
+        StoreClaim::Ours
+    } else {
+        StoreClaim::Other(shown(&found))
+    })
+}
+
+/// An id that somebody may have written by hand.
+fn shown(id: &[u8]) -> String {
+    String::from_utf8_lossy(id).chars().take(64).collect()
+}
+
 impl Candidate {
     /// Makes sure that this installation's history is in our store; a store is named by the first
     /// that comes.
@@ -69,7 +97,7 @@ impl Candidate {
         }
         let bucket = self.buckets.nats().names().bucket(Bucket::Cursors);
         Err(LogWriterError::OtherStore {
-            found: String::from_utf8_lossy(&found).chars().take(64).collect(),
+            found: shown(&found),
             ours: self.store,
             remove: format!("nats kv del {bucket} {STORE_KEY}"),
         })
