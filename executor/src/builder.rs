@@ -97,7 +97,7 @@ impl Executor {
 
     /// Adds a handler: `.handler_with("dailySettlement", slots(8), daily_settlement)`.
     pub fn handler_with<P, R, F, Fut>(
-        mut self,
+        self,
         name: &str,
         options: HandlerOptions,
         function: F,
@@ -108,7 +108,12 @@ impl Executor {
         F: Fn(Context, P) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<R, HandlerError>> + Send + 'static,
     {
-        if let Err(error) = self.add(name, options, ErasedHandler::new(function)) {
+        self.erased(name, options, ErasedHandler::new(function))
+    }
+
+    /// Adds a handler that is erased already.
+    pub(crate) fn erased(mut self, name: &str, options: HandlerOptions, it: ErasedHandler) -> Self {
+        if let Err(error) = self.add(name, options, it) {
             self.wrong.get_or_insert(error);
         }
         self

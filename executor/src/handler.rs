@@ -6,6 +6,7 @@
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -122,11 +123,28 @@ pub(crate) enum Failure {
 /// What a call of a handler comes to.
 pub(crate) type Returned = Result<Output, Failure>;
 
+/// How long a handler that has to stop may tidy up before its future is dropped. A lost lease
+/// leaves no time at all.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TidyUp {
+    /// When somebody cancelled it, or the executor ends.
+    pub(crate) asked: Duration,
+    /// At its timeout. The lease is kept, and the result waits for it.
+    pub(crate) timeout: Duration,
+}
+
+impl Default for TidyUp {
+    fn default() -> Self {
+        Self { asked: Duration::from_secs(1), timeout: Duration::ZERO }
+    }
+}
+
 /// A handler without its types.
 #[derive(Clone)]
-pub(crate) struct ErasedHandler(
-    Arc<dyn Fn(Context, Box<RawValue>) -> BoxFuture<'static, Returned> + Send + Sync>,
-);
+pub(crate) struct ErasedHandler {
+    function: Arc<dyn Fn(Context, Box<RawValue>) -> BoxFuture<'static, Returned> + Send + Sync>,
+    pub(crate) tidy_up: TidyUp,
+}
 
 impl ErasedHandler {
     /// Hides the types of `function`.
@@ -138,7 +156,7 @@ impl ErasedHandler {
         Fut: Future<Output = Result<R, HandlerError>> + Send + 'static,
     {
         let function = Arc::new(function);
-        Self(Arc::new(move |context, params| {
+        Self::raw(TidyUp::default(), move |context, params| {
             let function = function.clone();
             async move {
                 let params = read_params::<P>(&params)?;
@@ -148,8 +166,17 @@ impl ErasedHandler {
                     Failure::Handler(HandlerError::fatal(text))
                 })
             }
-            .boxed()
-        }))
+        })
+    }
+
+    /// A handler that reads its params and writes its output by itself.
+    pub(crate) fn raw<F, Fut>(tidy_up: TidyUp, function: F) -> Self
+    where
+        F: Fn(Context, Box<RawValue>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Returned> + Send + 'static,
+    {
+        let function = move |context, params| function(context, params).boxed();
+        Self { function: Arc::new(function), tidy_up }
     }
 
     /// Calls it. The future must be polled where a panic is caught.
@@ -158,7 +185,7 @@ impl ErasedHandler {
         context: Context,
         params: Box<RawValue>,
     ) -> BoxFuture<'static, Returned> {
-        (self.0)(context, params)
+        (self.function)(context, params)
     }
 }
 

@@ -21,7 +21,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use crate::context::{Context, ContextParts};
-use crate::handler::{ErasedHandler, Returned};
+use crate::handler::{ErasedHandler, Returned, TidyUp};
 use crate::live::{CancelRequest, Place};
 use crate::logs::Writer;
 use crate::node::Node;
@@ -31,9 +31,6 @@ use crate::settle;
 
 /// A handler that runs longer than this is announced.
 const STARTED_AFTER: Duration = Duration::from_millis(100);
-
-/// How long a handler that was asked to stop may tidy up before it is dropped.
-const TIDY_UP: Duration = Duration::from_secs(1);
 
 /// The lease of a dispatch that cannot be read, or that names none.
 const LEASE: Duration = Duration::from_secs(30);
@@ -157,6 +154,15 @@ enum End {
     HandedBack,
 }
 
+/// How a handler is stopped.
+#[derive(Clone, Copy)]
+struct Stop<'a> {
+    /// Tells it.
+    token: &'a CancellationToken,
+    times: TidyUp,
+    deadline: Option<Instant>,
+}
+
 /// One started attempt.
 struct Holder<'a> {
     node: &'a Node,
@@ -196,6 +202,7 @@ impl Holder<'_> {
             dispatch,
         });
         let deadline = context.deadline_instant();
+        let times = function.tidy_up;
         fail_point!("executor.before_handler");
         // The handler has a task of its own: a panic ends that task alone, and a handler that
         // blocks its thread does not hold up the lease. Dropping the handle drops the future.
@@ -206,7 +213,9 @@ impl Holder<'_> {
             returned
         };
         let mut task = AbortOnDropHandle::new(tokio::spawn(call.in_current_span()));
-        let end = self.watch(&mut task, &stop, deadline, &cancel, &mut progress).await;
+        let end =
+            self.watch(&mut task, Stop { token: &stop, times, deadline }, &cancel, &mut progress);
+        let end = end.await;
         stop.cancel();
         drop(task);
         if let Some(last) = progress.unsaid(self.attempt) {
@@ -218,8 +227,7 @@ impl Holder<'_> {
     async fn watch(
         &self,
         task: &mut AbortOnDropHandle<Returned>,
-        stop: &CancellationToken,
-        deadline: Option<Instant>,
+        stop: Stop<'_>,
         cancel: &CancelRequest,
         progress: &mut ProgressReader,
     ) -> End {
@@ -230,14 +238,16 @@ impl Holder<'_> {
                 biased;
                 () = self.lease.lost() => return End::LeaseLost,
                 returned = &mut *task => return ended(returned),
-                () = sleep_until(deadline.unwrap_or(announce)), if deadline.is_some() => {
-                    return End::Ended(Ending::timed_out(self.timeout_ms.unwrap_or_default()));
+                () = sleep_until(stop.deadline.unwrap_or(announce)), if stop.deadline.is_some() => {
+                    let ending = Ending::timed_out(self.timeout_ms.unwrap_or_default());
+                    return self.tidy_up(task, stop, stop.times.timeout, End::Ended(ending)).await;
                 }
                 by = cancel.asked() => {
-                    return self.tidy_up(task, stop, End::Ended(Ending::cancelled(by))).await;
+                    let end = End::Ended(Ending::cancelled(by));
+                    return self.tidy_up(task, stop, stop.times.asked, end).await;
                 }
                 () = self.node.phase.drained.cancelled() => {
-                    return self.tidy_up(task, stop, End::HandedBack).await;
+                    return self.tidy_up(task, stop, stop.times.asked, End::HandedBack).await;
                 }
                 () = sleep_until(announce), if !announced => {
                     announced = true;
@@ -255,15 +265,16 @@ impl Holder<'_> {
     async fn tidy_up(
         &self,
         task: &mut AbortOnDropHandle<Returned>,
-        stop: &CancellationToken,
+        stop: Stop<'_>,
+        time: Duration,
         end: End,
     ) -> End {
-        stop.cancel();
+        stop.token.cancel();
         tokio::select! {
             biased;
             () = self.lease.lost() => End::LeaseLost,
             _ = task => end,
-            () = sleep(TIDY_UP) => end,
+            () = sleep(time) => end,
         }
     }
 

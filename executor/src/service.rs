@@ -30,8 +30,9 @@ use crate::{cancel, pull, registry};
 /// How long a result is tried in one go. Short: in between, the lease is looked at.
 const RESULT_DEADLINE: Duration = Duration::from_secs(5);
 
-/// How long handlers have to end, and work to be handed back, once the drain time is over.
-const HAND_BACK: Duration = Duration::from_secs(4);
+/// How long work has to be handed back once the drain time is over, besides what handlers take to
+/// tidy up.
+const HAND_BACK: Duration = Duration::from_secs(3);
 
 /// How long each of the last steps may take: results and logs on their way, the registry's entry.
 const LAST_STEP: Duration = Duration::from_secs(3);
@@ -180,7 +181,8 @@ impl Running {
         if drained.await.is_err() {
             tracing::warn!(instance = %node.instance, "The drain time is over: handlers are stopped, their work is handed back.");
             node.phase.drained.cancel();
-            let handed_back = timeout(HAND_BACK, async {
+            let tidy_up = node.handlers.values().map(|desk| desk.function.tidy_up.asked).max();
+            let handed_back = timeout(HAND_BACK + tidy_up.unwrap_or_default(), async {
                 while self.pulls.join_next().await.is_some() {}
                 node.attempts.wait().await;
             });
