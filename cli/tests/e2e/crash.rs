@@ -9,8 +9,8 @@ use crate::facts::{accounted, by_job, recorded_once};
 use crate::shop::{Shop, started_once, starts};
 use crate::site::{Site, job, until};
 
-/// Two jobs are due at one instant, one of them with four shards; the only scheduler is killed at
-/// `point`; the next one goes on.
+/// Two jobs are due at one instant; the only scheduler is killed at `point`; the next one goes on. By
+/// then the four shards of one are done, if they were dispatched, and the other is still at work.
 async fn killed_at(point: &str) {
     let site = Site::start().await;
     let rest = site.serve("log-writer,api").await;
@@ -19,8 +19,9 @@ async fn killed_at(point: &str) {
     let at = Clock::system().now() + TimeDelta::seconds(3);
     let schedule = json!({ "at": at.to_rfc3339_opts(SecondsFormat::Millis, true) });
     site.apply(&[
-        job("single", "settle", json!({ "schedule": schedule })),
+        job("slow", "work", json!({ "schedule": schedule, "params": 8_000 })),
         job("sharded", "settle", json!({ "schedule": schedule, "shards": 4 })),
+        job("fence", "settle", json!({})),
     ])
     .await;
     first.dies().await;
@@ -31,7 +32,7 @@ async fn killed_at(point: &str) {
     until("both fires", async || (site.fired().await.len() >= 2).then_some(())).await;
     site.all_ended().await;
     // What comes a second time would have come before this.
-    let later = site.trigger("single", &[]).await;
+    let later = site.trigger("fence", &[]).await;
     assert_eq!(site.ended(&later).await["state"], "succeeded");
     let fired = site.fired().await;
     recorded_once(&fired);

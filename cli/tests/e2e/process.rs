@@ -46,6 +46,10 @@ impl Process {
         Pid::from_raw(self.child.id().expect("it runs").cast_signed()).unwrap()
     }
 
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     pub(crate) async fn ended(&mut self) -> ExitStatus {
         within("the end of a process", self.child.wait()).await.unwrap()
     }
