@@ -249,6 +249,51 @@ pub struct TriggerRequest {
     pub since: Option<DateTime<Utc>>,
 }
 
+/// A delayed trigger that waits for its time, on `taskparty.scheduled.<app>`: so that its run is in
+/// history before it is fired. Its fired record follows, at its time, with the same lock and run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Scheduled {
+    /// The format: 1.
+    pub v: u32,
+    /// The key of the lock that the fire will take.
+    pub lock: String,
+    /// The run that it will make.
+    pub run: Uuid,
+    /// The job.
+    pub job: JobId,
+    /// The job's app, as it was when the trigger was taken.
+    pub app: App,
+    /// The job's handler, likewise.
+    pub handler: Handler,
+    /// Why.
+    pub trigger: Trigger,
+    /// When it is due.
+    pub fire_time: DateTime<Utc>,
+    /// Who asked.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub by: String,
+    /// Params of this run alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub params: Option<Box<RawValue>>,
+}
+
+impl From<TriggerRequest> for Scheduled {
+    fn from(trigger: TriggerRequest) -> Self {
+        Self {
+            v: 1,
+            lock: FireId::trigger(trigger.job.clone(), trigger.id).lock_key(),
+            run: trigger.run,
+            job: trigger.job,
+            app: trigger.app,
+            handler: trigger.handler,
+            trigger: trigger.trigger,
+            fire_time: trigger.at,
+            by: trigger.by,
+            params: trigger.params,
+        }
+    }
+}
+
 /// What a retry goes on with: the definition that its run was made with, not today's.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RetryOf {

@@ -113,6 +113,11 @@ impl Names {
         format!("{}.fired.*", self.prefix)
     }
 
+    /// Delayed triggers of an app's jobs that wait for their time.
+    pub fn scheduled(&self, app: &App) -> String {
+        format!("{}.scheduled.{app}", self.prefix)
+    }
+
     /// What handlers have started.
     pub fn started(&self, app: &App) -> String {
         format!("{}.started.{app}", self.prefix)

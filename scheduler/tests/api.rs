@@ -69,6 +69,21 @@ impl Rig {
         if code.is_some() { Err(body) } else { Ok(body) }
     }
 
+    /// The run, as soon as it is in `state`.
+    async fn run_in_state(&self, run: &Value, state: &str) -> Value {
+        let look = async {
+            loop {
+                match self.ask("run", "get", json!({"run": run})).await {
+                    Ok(found) if found["state"] == state => return found,
+                    Ok(_) => {}
+                    Err(problem) => assert_eq!(problem["code"], "not_found", "{problem}"),
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, look).await.expect("the run comes to this state")
+    }
+
     async fn buckets(&self) -> Buckets {
         Buckets::new(self.nats.clone(), Publisher::start(self.nats.client()).await.unwrap())
     }
@@ -285,4 +300,29 @@ async fn runs_are_answered_from_the_log_writers_history_and_from_no_other() {
     tokio::join!(rig.stop(), async {
         tokio::time::timeout(PATIENCE, writer.ended()).await.unwrap()
     });
+}
+
+#[tokio::test]
+async fn a_delayed_trigger_is_a_scheduled_run_until_its_time() {
+    let rig = Rig::start(&[Role::Scheduler, Role::LogWriter, Role::Api]).await;
+    let mut job = spec("demand");
+    job["no_executor_wait"] = json!("0s");
+    rig.ask("job", "apply", json!({"jobs": [job]})).await.unwrap();
+    let later = json!({"id": "demand", "in": "1h", "key": "order-1", "params": {"order": 1}});
+    let made = rig.ask("job", "trigger", later.clone()).await.unwrap();
+    let run = rig.run_in_state(&made["run"], "scheduled").await;
+    assert_eq!(
+        (&run["trigger"], &run["handler"], &run["params"], &run["lock"]),
+        (&json!("delayed"), &json!("settle"), &json!({"order": 1}), &json!("demand.x.order-1"))
+    );
+    assert_eq!(run["fire_time"], made["at"]);
+    let again = rig.ask("job", "trigger", later).await.unwrap();
+    assert_eq!((&again["run"], &again["created"]), (&made["run"], &json!(false)));
+    let waits = rig.ask("run", "list", json!({"state": "scheduled"})).await.unwrap();
+    assert_eq!(waits["items"].as_array().unwrap().len(), 1, "{waits}");
+
+    let soon = rig.ask("job", "trigger", json!({"id": "demand", "in": "300ms"})).await.unwrap();
+    let run = rig.run_in_state(&soon["run"], "not_started").await;
+    assert_eq!(run["trigger_result"], "no_executor");
+    rig.stop().await;
 }

@@ -10,7 +10,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 use taskparty_common::duration;
-use taskparty_common::fire::{FireId, Intent, TriggerRequest};
+use taskparty_common::fire::{FireId, Intent, Scheduled, TriggerRequest};
 use taskparty_common::job::{Job, MAX_PARAMS};
 use taskparty_common::name::{JobId, Key};
 use taskparty_common::outcome::Trigger;
@@ -30,6 +30,9 @@ const FURTHEST: TimeDelta = TimeDelta::days(3660);
 
 /// How long an earlier trigger of the same key is looked for, once the stream says there is one.
 const LOOK: Duration = Duration::from_secs(3);
+
+/// How long it is tried to tell history of a trigger that waits.
+const ANNOUNCE: Duration = Duration::from_secs(4);
 
 /// The header that says which call a trigger came from.
 const CALL: &str = "Taskparty-Call";
@@ -65,11 +68,14 @@ pub(super) async fn trigger(api: &Api, request: TriggerJob) -> Result<Triggered,
     let draft = draft(api, &message, due)?.header(CALL, &call);
     let stored = api.publisher.publish(draft).await.map_err(refused)?;
     if !stored.duplicate {
+        announce(api, message).await;
         return Ok(made);
     }
     // A duplicate may be this very call, sent twice: then the stored message is ours.
     if let Some((first, by)) = stored_trigger(api, stored.seq, &trigger_id).await? {
-        return Ok(Triggered { created: by.as_deref() == Some(&call), ..made_before(&id, first) });
+        let before = made_before(&id, &first);
+        announce(api, first).await;
+        return Ok(Triggered { created: by.as_deref() == Some(&call), ..before });
     }
     let end = Instant::now() + LOOK;
     loop {
@@ -181,6 +187,23 @@ fn draft(
     Ok(draft.id(format!("{}.{}", message.job, message.id)))
 }
 
+/// Tells history of a trigger that waits, so that its run is listed before its time.
+///
+/// After the trigger itself, which is what counts: history must never show what will not happen.
+/// Where it does not work, the run happens all the same and is listed from its time on.
+async fn announce(api: &Api, trigger: TriggerRequest) {
+    if trigger.trigger != Trigger::Delayed {
+        return;
+    }
+    let scheduled = Scheduled::from(trigger);
+    let subject = api.nats.names().scheduled(&scheduled.app);
+    let Ok(body) = serde_json::to_vec(&scheduled) else { return };
+    let draft = Draft::new(subject, body).id(format!("{}.scheduled", scheduled.run));
+    if let Err(error) = api.publisher.publish_within(draft, ANNOUNCE).await {
+        tracing::warn!(run = %scheduled.run, job = %scheduled.job, %error, "A delayed trigger is stored, and its run is not listed before its time.");
+    }
+}
+
 /// The run that an earlier call with this key has made, wherever it is by now.
 async fn earlier(api: &Api, job: &JobId, key: &str) -> Result<Option<Triggered>, Problem> {
     let names = api.nats.names();
@@ -203,17 +226,20 @@ async fn earlier(api: &Api, job: &JobId, key: &str) -> Result<Option<Triggered>,
     for subject in [delay_subject(api, job, key), names.trigger(job)] {
         let record = history::last_by_subject(js, &triggers, &subject).await.map_err(unreadable)?;
         if let Some(first) = record.and_then(|record| trigger_of(&record.payload, key)) {
-            return Ok(Some(made_before(job, first)));
+            let before = made_before(job, &first);
+            // Whoever stored it may have died before it was announced.
+            announce(api, first).await;
+            return Ok(Some(before));
         }
     }
     Ok(None)
 }
 
-fn made_before(job: &JobId, first: TriggerRequest) -> Triggered {
+fn made_before(job: &JobId, first: &TriggerRequest) -> Triggered {
     Triggered {
         run: first.run,
         job: job.to_string(),
-        trigger_id: first.id,
+        trigger_id: first.id.clone(),
         created: false,
         at: first.at,
     }

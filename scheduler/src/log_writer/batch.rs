@@ -252,6 +252,10 @@ impl Work {
                 done.runs.insert(id, (run, Effect::default()));
             }
             let Some((run, effect)) = done.runs.get_mut(&id) else { continue };
+            if only_planned(run) && !matches!(line.event, Event::Scheduled(_)) {
+                // The job may have got another app since its trigger was taken.
+                run.app = line.app.clone();
+            }
             let digest = match (&run.fired, &line.event) {
                 (Some(fired), _) => Some(fired.definition),
                 (None, Event::Fired(_, digest)) => Some(*digest),
@@ -266,14 +270,20 @@ impl Work {
     }
 }
 
+/// Nothing is known of it but that a trigger waits.
+fn only_planned(run: &Run) -> bool {
+    run.planned.is_some() && run.fired.is_none() && run.attempts.is_empty()
+}
+
 /// Why an event cannot be about this run.
 fn stranger(known: Option<&Run>, line: &Line) -> Option<String> {
     let run = known?;
     let theirs = run.fired.is_none() && matches!(line.event, Event::Fired(..));
+    let other_app = run.app != line.app && !only_planned(run);
     if theirs {
         return None;
     }
-    if run.app != line.app {
+    if other_app {
         return Some(format!("the run is of app {}, not of {}", run.app, line.app));
     }
     match line.event.job() {

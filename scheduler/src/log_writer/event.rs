@@ -7,7 +7,7 @@ use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use serde::de::DeserializeOwned;
 use taskparty_common::dispatch::{MAX_MESSAGE, Progress, ResultRecord, Started};
-use taskparty_common::fire::Fired;
+use taskparty_common::fire::{Fired, Scheduled};
 use taskparty_common::job::MAX_SHARDS;
 use taskparty_common::name::App;
 use taskparty_nats::subject::Names;
@@ -55,6 +55,7 @@ impl Line {
 /// What the subject of a message says.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
+    Scheduled,
     Fired,
     Started,
     Progress,
@@ -85,7 +86,7 @@ pub(super) fn read(
         return refuse(
             0,
             payload,
-            "the subject is none of fired, started, progress, result".into(),
+            "the subject is none of scheduled, fired, started, progress, result".into(),
         );
     };
     for (line, raw) in (0_u32..).zip(payload.split(|byte| *byte == b'\n')) {
@@ -114,6 +115,7 @@ fn kind_of(names: &Names, subject: &str) -> Option<(Kind, App)> {
         (Kind::Fired, names.fired(&app)),
         (Kind::Started, names.started(&app)),
         (Kind::Progress, names.progress(&app)),
+        (Kind::Scheduled, names.scheduled(&app)),
     ];
     let kind = kinds.into_iter().find(|(_, name)| name == subject)?.0;
     Some((kind, app))
@@ -132,6 +134,16 @@ fn parse(kind: Kind, app: &App, raw: &[u8]) -> Result<Event, String> {
             bounds(fired.plan.only.unwrap_or(0), fired.plan.attempt)?;
             let digest = digest_of(fired.definition.get());
             Ok(Event::Fired(Box::new(fired), digest))
+        }
+        Kind::Scheduled => {
+            let scheduled: Scheduled = json(raw)?;
+            if scheduled.app != *app {
+                return Err(format!(
+                    "it is about app {} on the subject of app {app}",
+                    scheduled.app
+                ));
+            }
+            Ok(Event::Scheduled(Box::new(scheduled)))
         }
         Kind::Started => {
             let started: Started = json(raw)?;

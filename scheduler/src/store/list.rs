@@ -88,8 +88,8 @@ impl Store {
         };
         Ok(Some(RunDetail {
             run: RunRow::of(&run, attempts),
-            lock: fired.map(|fired| fired.lock.clone()),
-            params: fired.and_then(|fired| fired.params.clone()).and_then(raw),
+            lock: run.lock().cloned(),
+            params: run.params().cloned().and_then(raw),
             definition: definition.and_then(raw),
             attempt_rows,
             alerts,

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::read::{Columns, blob};
 use super::sql::Blocks;
-use super::{Attempt, Digest, FiredPart, Run, SkippedPart, StoreError, Tx};
+use super::{Attempt, Digest, FiredPart, PlannedPart, Run, SkippedPart, StoreError, Tx};
 
 /// The columns of a run, in the order in which [`run`] reads them and [`super::save`] writes them.
 pub(super) const RUN: &str = "id, job, app, state, handler, lock_key, revision, since, definition, \
@@ -99,7 +99,7 @@ pub(super) fn run(row: &SqliteRow) -> Result<(Run, u32), StoreError> {
     let job = c.parsed(|text| JobId::new(text).ok())?;
     let app = c.parsed(|text| App::new(text).ok())?;
     let state = c.parsed(RunState::from_word)?;
-    let fired = fired(&mut c)?;
+    let (planned, fired) = trigger(&mut c)?;
     let code = c.maybe_parsed(Code::from_word)?;
     let attempts = c.count()?;
     let started_at = c.maybe_time()?;
@@ -109,6 +109,7 @@ pub(super) fn run(row: &SqliteRow) -> Result<(Run, u32), StoreError> {
         job,
         app,
         state,
+        planned,
         fired,
         code,
         started_at,
@@ -118,7 +119,8 @@ pub(super) fn run(row: &SqliteRow) -> Result<(Run, u32), StoreError> {
     Ok((run, attempts))
 }
 
-fn fired(c: &mut Columns<'_>) -> Result<Option<FiredPart>, StoreError> {
+/// What is planned, or what was fired.
+fn trigger(c: &mut Columns<'_>) -> Result<(Option<PlannedPart>, Option<FiredPart>), StoreError> {
     let handler = c.maybe_parsed(|text| Handler::new(text).ok())?;
     let lock = c.string()?;
     let revision = c.maybe_count()?;
@@ -140,7 +142,19 @@ fn fired(c: &mut Columns<'_>) -> Result<Option<FiredPart>, StoreError> {
         (Some(reason), Some(count), Some(first)) => Some(SkippedPart { reason, count, first }),
         _ => None,
     };
-    Ok((|| {
+    if result.is_none() {
+        let planned = (|| {
+            Some(PlannedPart {
+                handler: handler?,
+                lock,
+                trigger: trigger?,
+                fire_time: fire_time?,
+                params,
+            })
+        })();
+        return Ok((planned, None));
+    }
+    let fired = (|| {
         Some(FiredPart {
             handler: handler?,
             lock,
@@ -158,7 +172,8 @@ fn fired(c: &mut Columns<'_>) -> Result<Option<FiredPart>, StoreError> {
             shards: shards?,
             params,
         })
-    })())
+    })();
+    Ok((None, fired))
 }
 
 /// An attempt with its run, shard and number.

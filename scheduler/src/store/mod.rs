@@ -40,7 +40,8 @@ pub use decide::SetAside;
 pub use error::StoreError;
 pub use outbox::{OutboxKind, Posting};
 pub use record::{
-    AlertPart, Attempt, Decision, Digest, Ending, FiredPart, Note, ProgressPart, Run, SkippedPart,
+    AlertPart, Attempt, Decision, Digest, Ending, FiredPart, Note, PlannedPart, ProgressPart, Run,
+    SkippedPart,
 };
 pub use rows::{AlertRow, AttemptRow, Page, PendingRow, RunDetail, RunFilter, RunRow};
 pub use save::Definition;

@@ -24,6 +24,8 @@ pub struct Run {
     pub app: App,
     /// Derived from the trigger's result and the shards.
     pub state: RunState,
+    /// What waits for its time; none once it has fired, and for whatever was never delayed.
+    pub planned: Option<PlannedPart>,
     /// The trigger's result; nothing is decided before it is here.
     pub fired: Option<FiredPart>,
     /// What went wrong in the shard that decided the run.
@@ -34,6 +36,40 @@ pub struct Run {
     pub ended_at: Option<DateTime<Utc>>,
     /// By shard and attempt.
     pub attempts: BTreeMap<(u32, u32), Attempt>,
+}
+
+impl Run {
+    /// The handler, of what is planned or of what was fired; likewise the others.
+    pub(super) fn handler(&self) -> Option<&Handler> {
+        let fired = self.fired.as_ref().map(|fired| &fired.handler);
+        fired.or(self.planned.as_ref().map(|planned| &planned.handler))
+    }
+
+    /// The key of the lock.
+    pub(super) fn lock(&self) -> Option<&String> {
+        let fired = self.fired.as_ref().map(|fired| &fired.lock);
+        fired.or(self.planned.as_ref().map(|planned| &planned.lock))
+    }
+
+    /// Why the job is due.
+    pub(super) fn trigger(&self) -> Option<Trigger> {
+        let fired = self.fired.as_ref().map(|fired| fired.trigger);
+        fired.or(self.planned.as_ref().map(|planned| planned.trigger))
+    }
+
+    /// When it is due.
+    pub(super) fn fire_time(&self) -> Option<DateTime<Utc>> {
+        let fired = self.fired.as_ref().map(|fired| fired.fire_time);
+        fired.or(self.planned.as_ref().map(|planned| planned.fire_time))
+    }
+
+    /// Params of this run alone, as JSON.
+    pub(super) fn params(&self) -> Option<&String> {
+        match (&self.fired, &self.planned) {
+            (Some(fired), _) => fired.params.as_ref(),
+            (None, planned) => planned.as_ref()?.params.as_ref(),
+        }
+    }
 }
 
 /// The trigger's result and what it says of the run.
@@ -67,6 +103,21 @@ pub struct FiredPart {
     pub start_by: Option<DateTime<Utc>>,
     /// How many shards the run has.
     pub shards: u32,
+    /// Params of this run alone, as JSON.
+    pub params: Option<String>,
+}
+
+/// A delayed trigger before its time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannedPart {
+    /// The handler.
+    pub handler: Handler,
+    /// The key of the lock that it will take.
+    pub lock: String,
+    /// Why the job will be due.
+    pub trigger: Trigger,
+    /// When.
+    pub fire_time: DateTime<Utc>,
     /// Params of this run alone, as JSON.
     pub params: Option<String>,
 }

@@ -54,7 +54,8 @@ pub struct RunRow {
     pub app: App,
     /// Where the run is.
     pub state: RunState,
-    /// The handler; absent until the fired record has come, as all up to `start_by`.
+    /// The handler; absent until the fired record has come, as all up to `start_by`. While a
+    /// delayed trigger waits, handler, trigger and fire time are known.
     pub handler: Option<Handler>,
     /// The job's revision.
     pub revision: Option<u64>,
@@ -206,16 +207,16 @@ impl RunRow {
             job: run.job.clone(),
             app: run.app.clone(),
             state: run.state,
-            handler: fired.map(|fired| fired.handler.clone()),
+            handler: run.handler().cloned(),
             revision: fired.map(|fired| fired.revision),
             owner: fired.map(|fired| fired.owner.clone()),
-            trigger: fired.map(|fired| fired.trigger),
+            trigger: run.trigger(),
             trigger_result: fired.map(|fired| fired.result),
             trigger_message: fired.map(|fired| fired.message.clone()).unwrap_or_default(),
             skip_reason: skipped.map(|skipped| skipped.reason),
             skip_count: skipped.map(|skipped| skipped.count),
             skip_first: skipped.map(|skipped| skipped.first),
-            fire_time: fired.map(|fired| fired.fire_time),
+            fire_time: run.fire_time(),
             fired_at: fired.map(|fired| fired.fired_at),
             start_by: fired.and_then(|fired| fired.start_by),
             shards: fired.map(|fired| fired.shards),

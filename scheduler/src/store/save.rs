@@ -137,28 +137,33 @@ impl Tx<'_> {
 fn bind_run(query: Bound, run: &Run) -> Bound {
     let fired = run.fired.as_ref();
     let skipped = fired.and_then(|fired| fired.skipped.as_ref());
+    let handler = run.handler();
+    let lock = run.lock();
+    let trigger = run.trigger();
+    let fire_time = run.fire_time();
+    let params = run.params();
     query
         .bind(blob(run.id.as_bytes()))
         .bind(run.job.as_str().to_owned())
         .bind(run.app.as_str().to_owned())
         .bind(run.state.as_str())
-        .bind(fired.map(|fired| fired.handler.as_str().to_owned()))
-        .bind(fired.map(|fired| fired.lock.clone()))
+        .bind(handler.map(|handler| handler.as_str().to_owned()))
+        .bind(lock.cloned())
         .bind(fired.map(|fired| big(fired.revision)))
         .bind(fired.map(|fired| ms(fired.since)))
         .bind(fired.map(|fired| blob(&fired.definition)))
         .bind(fired.map(|fired| fired.owner.as_str().to_owned()))
-        .bind(fired.map(|fired| fired.trigger.as_str()))
+        .bind(trigger.map(|trigger| trigger.as_str()))
         .bind(fired.map(|fired| fired.result.as_str()))
         .bind(fired.map(|fired| fired.message.clone()).filter(|text| !text.is_empty()))
         .bind(skipped.map(|skipped| skipped.reason.as_str()))
         .bind(skipped.map(|skipped| big(skipped.count)))
         .bind(skipped.map(|skipped| ms(skipped.first)))
-        .bind(fired.map(|fired| ms(fired.fire_time)))
+        .bind(fire_time.map(ms))
         .bind(fired.map(|fired| ms(fired.fired_at)))
         .bind(fired.and_then(|fired| fired.start_by).map(ms))
         .bind(fired.map(|fired| i64::from(fired.shards)))
-        .bind(fired.and_then(|fired| fired.params.clone()))
+        .bind(params.cloned())
         .bind(run.code.map(|code| code.as_str()))
         .bind(i64::try_from(run.attempts.len()).unwrap_or(i64::MAX))
         .bind(run.started_at.map(ms))

@@ -68,6 +68,7 @@ fn run(n: u32) -> Run {
         ..Attempt::new(state)
     };
     Run {
+        planned: None,
         id: Uuid::from_u128((ms << 80) | u128::from(n)),
         job: JobId::new(if n.is_multiple_of(2) { "even" } else { "odd" }).unwrap(),
         app: App::new(if n < 50 { "orders" } else { "bills" }).unwrap(),

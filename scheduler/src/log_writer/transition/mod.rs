@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use taskparty_common::dispatch::{Progress, ResultRecord, Started};
-use taskparty_common::fire::Fired;
+use taskparty_common::fire::{Fired, Scheduled};
 use taskparty_common::name::{App, JobId};
 use taskparty_common::outcome::RunState;
 use uuid::Uuid;
@@ -38,6 +38,8 @@ const START_SLACK: TimeDelta = TimeDelta::seconds(2);
 /// What happened to a run.
 #[derive(Debug, Clone)]
 pub enum Event {
+    /// A delayed trigger waits for its time.
+    Scheduled(Box<Scheduled>),
     /// The trigger's result, with the digest of its definition.
     Fired(Box<Fired>, Digest),
     /// A handler is at work.
@@ -54,6 +56,7 @@ impl Event {
     /// The run that it is about.
     pub fn run(&self) -> Uuid {
         match self {
+            Event::Scheduled(scheduled) => scheduled.run,
             Event::Fired(fired, _) => fired.run,
             Event::Started(started) => started.run,
             Event::Progress(progress) => progress.run,
@@ -65,6 +68,7 @@ impl Event {
     /// The job, where the event names it.
     pub fn job(&self) -> Option<&JobId> {
         match self {
+            Event::Scheduled(scheduled) => Some(&scheduled.job),
             Event::Fired(fired, _) => Some(&fired.job),
             Event::Started(started) => Some(&started.job),
             Event::Result(result) => Some(&result.job),
@@ -122,6 +126,7 @@ pub fn unknown(id: Uuid, job: JobId, app: App) -> Run {
         job,
         app,
         state: RunState::Dispatched,
+        planned: None,
         fired: None,
         code: None,
         started_at: None,
@@ -135,6 +140,7 @@ pub fn apply(run: &mut Run, event: &Event, setting: &Setting<'_>) -> Effect {
     let mut effect = Effect::default();
     let ended = run.state.is_terminal();
     match event {
+        Event::Scheduled(scheduled) => record::scheduled(run, scheduled, &mut effect),
         Event::Fired(fired, digest) => record::fired(run, fired, *digest, setting, &mut effect),
         Event::Started(started) => record::started(run, started, setting, &mut effect),
         Event::Progress(progress) => record::progress(run, progress, &mut effect),

@@ -2,14 +2,31 @@
 
 use chrono::{DateTime, Utc};
 use taskparty_common::dispatch::{Progress, ResultRecord, Started};
-use taskparty_common::fire::{Fired, Skipped};
+use taskparty_common::fire::{Fired, Scheduled, Skipped};
 use taskparty_common::outcome::{Code, Outcome, RunState, SkipReason, TriggerResult};
 
 use super::{Effect, START_SLACK, Setting, after};
-use crate::store::{Attempt, Digest, Ending, FiredPart, Note, ProgressPart, Run, SkippedPart};
+use crate::store::{
+    Attempt, Digest, Ending, FiredPart, Note, PlannedPart, ProgressPart, Run, SkippedPart,
+};
 
 /// The most late results that are kept of one attempt.
 const MAX_NOTES: usize = 16;
+
+/// A delayed trigger waits; nothing to say once it has fired.
+pub(super) fn scheduled(run: &mut Run, scheduled: &Scheduled, effect: &mut Effect) {
+    if run.fired.is_some() || run.planned.is_some() || run.state.is_terminal() {
+        return;
+    }
+    run.planned = Some(PlannedPart {
+        handler: scheduled.handler.clone(),
+        lock: scheduled.lock.clone(),
+        trigger: scheduled.trigger,
+        fire_time: scheduled.fire_time,
+        params: scheduled.params.as_ref().map(|params| params.get().to_owned()),
+    });
+    effect.run = true;
+}
 
 /// The trigger's result: of the run itself, or of one retry.
 pub(super) fn fired(
@@ -37,6 +54,7 @@ pub(super) fn fired(
         run.attempts.clear();
         effect.reset = true;
     }
+    run.planned = None;
     run.fired = Some(part(fired, digest));
     effect.run = true;
     let left_out = fired.result == TriggerResult::Skipped;

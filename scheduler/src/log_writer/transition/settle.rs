@@ -14,7 +14,12 @@ pub(super) fn settle(run: &mut Run, setting: &Setting<'_>, effect: &mut Effect) 
     run.started_at = run.attempts.values().filter_map(|attempt| attempt.started_at).min();
     let Some(fired) = &run.fired else {
         let at_work = run.attempts.values().any(|a| a.state == RunState::Running);
-        run.state = if at_work { RunState::Running } else { RunState::Dispatched };
+        let waits = run.planned.is_some() && run.attempts.is_empty();
+        run.state = match (at_work, waits) {
+            (true, _) => RunState::Running,
+            (false, true) => RunState::Scheduled,
+            (false, false) => RunState::Dispatched,
+        };
         return;
     };
     if fired.result == TriggerResult::Skipped && run.attempts.is_empty() {

@@ -57,6 +57,21 @@ fn fired(shards: u32, result: TriggerResult) -> Event {
     Event::Fired(Box::new(fired), Digest::default())
 }
 
+fn scheduled() -> Event {
+    Event::Scheduled(Box::new(Scheduled {
+        v: 1,
+        lock: "settle.x.order-1".into(),
+        run: run_id(),
+        job: job(),
+        app: app(),
+        handler: Handler::new("daily").unwrap(),
+        trigger: Trigger::Delayed,
+        fire_time: at(0),
+        by: String::new(),
+        params: None,
+    }))
+}
+
 fn fired_retry(shards: u32, shard: u32, attempt: u32) -> Event {
     let Event::Fired(mut fired, digest) = fired(shards, TriggerResult::Dispatched) else {
         unreachable!()
@@ -313,4 +328,22 @@ fn reports_of_another_app_are_void_once_it_is_known_whose_run_it_is() {
     let effect = apply(&mut run, &fired(1, TriggerResult::Dispatched), &setting);
     assert!(effect.reset);
     assert_eq!((run.app, run.state), (app(), RunState::Dispatched));
+}
+
+#[test]
+fn a_delayed_trigger_is_scheduled_until_it_fires() {
+    let policy = policy(0);
+    let (mut run, decisions) = after_all(&[scheduled()], &policy);
+    assert_eq!((run.state, run.attempts.len(), decisions), (RunState::Scheduled, 0, vec![]));
+    let setting = Setting { now: at(1), policy: &policy, lease: LEASE };
+    apply(&mut run, &fired(2, TriggerResult::Dispatched), &setting);
+    assert_eq!((run.state, run.attempts.len()), (RunState::Dispatched, 2));
+    let effect = apply(&mut run, &scheduled(), &setting);
+    assert_eq!((run.state, effect), (RunState::Dispatched, Effect::default()));
+}
+
+#[test]
+fn a_delayed_trigger_whose_job_is_deleted_ends_when_it_is_refused() {
+    let (run, _) = after_all(&[scheduled(), refused(SkipReason::Deleted)], &policy(0));
+    assert_eq!(run.state, RunState::NotStarted);
 }

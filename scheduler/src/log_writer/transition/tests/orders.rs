@@ -26,7 +26,7 @@ fn histories() -> impl Strategy<Value = Vec<Vec<Outcome>>> {
 fn shuffled() -> impl Strategy<Value = (Vec<Vec<Outcome>>, Vec<Event>)> {
     histories().prop_flat_map(|shards| {
         let total = u32::try_from(shards.len()).unwrap();
-        let mut events = vec![fired(total, TriggerResult::Dispatched)];
+        let mut events = vec![scheduled(), fired(total, TriggerResult::Dispatched)];
         for (shard, outcomes) in (0..).zip(&shards) {
             for (attempt, outcome) in (1..).zip(outcomes) {
                 if attempt > 1 {
