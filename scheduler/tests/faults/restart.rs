@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use serde_json::json;
 use taskparty_nats::proxy::{Direction, Proxy};
+use taskparty_scheduler::Role;
 use tokio::time::Instant;
 
-use crate::rig::{ALL, Site, until};
+use crate::rig::{Site, until};
 use crate::shop::Shop;
 
 /// Fifty jobs, due each second; one in ten takes a while.
@@ -86,7 +87,8 @@ async fn a_server_that_hangs_for_ten_seconds_delays_everything_and_loses_nothing
 async fn a_dispatch_whose_confirmation_was_lost_is_not_sent_again_to_a_server_that_forgot_it() {
     let mut site = Site::single().await;
     let proxy = Proxy::start(site.address()).await.unwrap();
-    let node = site.node_at(&proxy.url(), &ALL).await;
+    let writer = site.node_at(&site.url(), &[Role::LogWriter]).await;
+    let node = site.node_at(&proxy.url(), &[Role::Scheduler]).await;
     let shop = Shop::open(&site);
     let jobs = site.each_second(40, "settle", json!({})).await;
     site.more_starts(60).await;
@@ -105,4 +107,5 @@ async fn a_dispatch_whose_confirmation_was_lost_is_not_sent_again_to_a_server_th
     judged.say("lost confirmations");
     shop.close().await;
     node.stop().await;
+    writer.stop().await;
 }

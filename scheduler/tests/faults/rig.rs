@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
 use taskparty_common::job::{Job, JobSpec, Paused, Unknown};
 use taskparty_nats::bucket::Buckets;
@@ -185,19 +186,24 @@ impl Site {
 
     /// Saves a job as of now.
     pub(crate) async fn save(&self, spec: Value) -> Job {
+        self.save_as_of(self.clock.now(), spec).await
+    }
+
+    async fn save_as_of(&self, at: DateTime<Utc>, spec: Value) -> Job {
         let spec = JobSpec::from_json(&spec, Unknown::Refuse).unwrap();
-        let job = Job::new(spec, self.clock.now(), "test");
+        let job = Job::new(spec, at, "test");
         self.put(&job).await;
         job
     }
 
-    /// Saves so many jobs that are due each second.
+    /// Saves so many jobs that are due each second, evenly over the second.
     pub(crate) async fn each_second(&self, count: usize, handler: &str, more: Value) -> Vec<Job> {
-        let mut jobs = Vec::new();
+        let (mut jobs, now) = (Vec::new(), self.clock.now());
         for n in 0..count {
             let mut more = more.clone();
             more["schedule"] = json!({ "fixed_rate": "1s" });
-            jobs.push(self.save(job(&format!("{handler}-{n}"), handler, more)).await);
+            let at = now + TimeDelta::milliseconds((1000 * n / count).try_into().unwrap());
+            jobs.push(self.save_as_of(at, job(&format!("{handler}-{n}"), handler, more)).await);
         }
         jobs
     }
