@@ -1,0 +1,82 @@
+//! Requests to the NATS service, asked again until somebody answers.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use async_nats::Request;
+use futures::StreamExt;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::site::Site;
+
+/// How long one answer is waited for: an edit waits for schedulers that have gone.
+const ANSWER: Duration = Duration::from_secs(12);
+
+/// Edits that are under way at once.
+const AT_ONCE: usize = 32;
+
+impl Site {
+    /// Asks, and asks again while nobody answers. For requests that may be made twice.
+    ///
+    /// # Errors
+    /// When it is refused, or nobody answers within `patience`.
+    pub async fn ask(
+        &self,
+        noun: &str,
+        verb: &str,
+        request: &Value,
+        patience: Duration,
+    ) -> Result<Value> {
+        let subject = self.nats.names().api(noun, verb);
+        let end = Instant::now() + patience;
+        loop {
+            let request = Request::new().payload(request.to_string().into()).timeout(Some(ANSWER));
+            match self.nats.client().send_request(subject.clone(), request).await {
+                Ok(answer) => {
+                    let refused = answer.headers.as_ref();
+                    if refused.and_then(|h| h.get("Nats-Service-Error-Code")).is_some() {
+                        bail!("{subject}: {}", String::from_utf8_lossy(&answer.payload));
+                    }
+                    return Ok(serde_json::from_slice(&answer.payload)?);
+                }
+                Err(error) if Instant::now() >= end => bail!("{subject}: {error}"),
+                Err(_) => sleep(Duration::from_millis(200)).await,
+            }
+        }
+    }
+
+    /// Saves jobs.
+    ///
+    /// # Errors
+    /// As [`Site::ask`].
+    pub async fn apply(&self, jobs: &[Value]) -> Result<()> {
+        for piece in jobs.chunks(200) {
+            let request = json!({ "jobs": piece, "by": "chaos" });
+            self.ask("job", "apply", &request, Duration::from_secs(60)).await?;
+        }
+        Ok(())
+    }
+
+    /// Pauses jobs; afterwards nothing of their schedules is fired any more.
+    ///
+    /// # Errors
+    /// As [`Site::ask`]; and when the schedulers do not confirm it.
+    pub async fn pause(&self, jobs: &[Value]) -> Result<()> {
+        let ids = jobs.iter().filter_map(|job| job["id"].as_str());
+        let pauses = ids.map(|id| async move {
+            let request = json!({ "id": id, "by": "chaos" });
+            // A pause that is there and not confirmed is no change when it is asked for again.
+            let edited = self.ask("job", "pause", &request, Duration::from_secs(60)).await?;
+            if edited["confirmed"] != json!(true) {
+                bail!("the pause of {id} is not confirmed: {edited}");
+            }
+            Ok(())
+        });
+        let mut done = futures::stream::iter(pauses).buffer_unordered(AT_ONCE);
+        while let Some(done) = done.next().await {
+            done?;
+        }
+        Ok(())
+    }
+}

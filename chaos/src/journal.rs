@@ -1,0 +1,43 @@
+//! What the harness says: to the terminal, and with the wall time, to find it again beside the logs.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+use taskparty_nats::clock::Clock;
+
+/// Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Journal {
+    file: Arc<Mutex<File>>,
+    clock: Clock,
+}
+
+impl Journal {
+    /// Writes into `dir`.
+    ///
+    /// # Errors
+    /// When the file cannot be made.
+    pub fn open(dir: &Path) -> Result<Self> {
+        let path = dir.join("chaos.log");
+        let file = File::create(&path).with_context(|| path.display().to_string())?;
+        Ok(Self { file: Arc::new(Mutex::new(file)), clock: Clock::system() })
+    }
+
+    /// A line.
+    pub fn say(&self, text: impl AsRef<str>) {
+        let now = self.clock.now().format("%H:%M:%S%.3f");
+        let line = format!("{now} {}\n", text.as_ref());
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        // A terminal that has gone, or a full disk, is no reason to end.
+        let _ = std::io::stdout().write_all(line.as_bytes());
+        let _ = file.write_all(line.as_bytes());
+    }
+
+    /// The wall clock.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+}
