@@ -118,11 +118,12 @@ pub(crate) enum Command {
   TASKPARTY_PREFIX=team-2 taskparty config -o json")]
     Config,
     /// Check the installation, and say what to do about what is found.
-    #[command(after_help = "Exit code 3 when a check fails.
+    #[command(after_help = "Exit code 3 when a check fails, or the audit finds a violation.
 
 Examples:
   taskparty doctor
-  taskparty doctor -o json")]
+  taskparty doctor --audit --since 2h
+  taskparty doctor --audit --from 2027-01-31T00:00:00Z --to 2027-02-01T00:00:00Z -o json")]
     Doctor(DoctorArgs),
     /// Measure an installation: not yet in this version.
     #[command(hide = true)]
@@ -132,9 +133,25 @@ Examples:
 /// The options of `doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
-    /// Not yet: also compare history, locks and streams with each other.
-    #[arg(long, hide = true)]
+    /// Hold locks, records and history of a period against each other: nothing lost, nothing twice.
+    #[arg(long)]
     pub(crate) audit: bool,
+    /// The period: as far back as this, like 2h. [default: 1h]
+    #[arg(long, requires = "audit", conflicts_with = "from", value_name = "DURATION")]
+    pub(crate) since: Option<String>,
+    /// The period's begin, inclusive, with its offset.
+    #[arg(long, requires = "audit", value_name = "TIME")]
+    pub(crate) from: Option<String>,
+    /// The period's end, exclusive. [default: now]
+    #[arg(long, requires = "audit", value_name = "TIME")]
+    pub(crate) to: Option<String>,
+    /// What is younger than this may still be under way.
+    #[arg(long, requires = "audit", value_name = "DURATION", default_value = "30s")]
+    pub(crate) settle: String,
+    /// Files in which executors wrote each start of a handler, as NDJSON: {run, shard, attempt,
+    /// delivery, instance, at}. All executors of the period must have written one.
+    #[arg(long, requires = "audit", num_args = 1.., value_name = "FILE")]
+    pub(crate) starts: Vec<PathBuf>,
 }
 
 /// Whatever stands behind a command of a later version.

@@ -1,4 +1,4 @@
-//! `doctor`: checks, each with what to do about it.
+//! `doctor`: checks, each with what to do about it; and with `--audit` the audit.
 
 use chrono::TimeDelta;
 use taskparty_common::schedule::tzdata_version;
@@ -6,11 +6,11 @@ use taskparty_nats::clock::Clock;
 use taskparty_nats::connect::connect;
 use taskparty_scheduler::api::wire::{Check, Diagnosis, Nothing, Verdict};
 
-use super::Outcome;
+use super::{Outcome, audit};
 use crate::args::DoctorArgs;
 use crate::client::Client;
 use crate::config::Config;
-use crate::failure::{Exit, Failure};
+use crate::failure::Exit;
 use crate::output::{Output, Table};
 
 /// A larger difference between two clocks is said.
@@ -24,7 +24,7 @@ pub(crate) async fn run(
     clock: &Clock,
 ) -> Outcome {
     if args.audit {
-        return Err(Failure::not_yet("doctor --audit"));
+        return audit::run(args, config, output, clock).await;
     }
     let diagnosis = diagnose(config, clock).await;
     output.print(&diagnosis, |diagnosis| {

@@ -1,5 +1,6 @@
 //! What each command does: ask the service, print the answer.
 
+mod audit;
 pub(crate) mod config;
 pub(crate) mod dev;
 pub(crate) mod doctor;

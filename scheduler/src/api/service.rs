@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::problem::{Code, Problem};
-use super::{Api, ApiError, apply, doctor, edit, jobs, live, logs, runs, topology, trigger};
+use super::{Api, ApiError, apply, audit, doctor, edit, jobs, live, logs, runs, topology, trigger};
 
 /// How long one request may take.
 pub const DEADLINE: Duration = Duration::from_secs(20);
@@ -41,7 +41,7 @@ const OVERHEAD: usize = 4 * 1024;
 type Name = (&'static str, &'static str);
 
 /// Every endpoint, as noun and verb.
-pub const ENDPOINTS: [(&str, &str); 16] = [
+pub const ENDPOINTS: [(&str, &str); 17] = [
     ("job", "apply"),
     ("job", "list"),
     ("job", "get"),
@@ -58,6 +58,7 @@ pub const ENDPOINTS: [(&str, &str); 16] = [
     ("topology", "show"),
     ("topology", "apply"),
     ("doctor", "run"),
+    ("doctor", "audit"),
 ];
 
 /// Registers the service, and answers requests in tasks of `tasks` until `shutdown`.
@@ -193,6 +194,7 @@ async fn dispatch(api: &Api, name: (&str, &str), body: &[u8]) -> Result<Vec<u8>,
         ("topology", "show") => call(body, |request| topology::show(api, request)).await,
         ("topology", "apply") => call(body, |request| topology::apply(api, request)).await,
         ("doctor", "run") => call(body, |request| doctor::run(api, request)).await,
+        ("doctor", "audit") => call(body, |request| audit::audit(api, request)).await,
         _ => Err(Problem::new(Code::NotFound, "there is no such endpoint")),
     }
 }

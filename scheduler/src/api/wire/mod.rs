@@ -3,6 +3,7 @@
 //! Requests are strict, as files are: an unknown field is refused. Answers may get more fields
 //! later; whoever reads them ignores what it does not know.
 
+mod audit;
 mod installation;
 mod jobs;
 mod runs;
@@ -10,6 +11,7 @@ mod runs;
 use serde::{Deserialize, Serialize};
 
 pub use super::problem::{Code, Problem, ProblemField};
+pub use audit::{AskAudit, AuditAnswer};
 pub use installation::{Check, Diagnosis, Executors, Schedulers, Topology, TopologyItem, Verdict};
 pub use jobs::{
     Applied, AppliedAll, Apply, Change, Confirmation, Edited, FieldDiff, JobView, ListJobs,
