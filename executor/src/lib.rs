@@ -65,8 +65,10 @@ pub use context::Context;
 pub use error::{BuildError, ClientError, RunError};
 pub use handler::{DEFAULT_SLOTS, HandlerError, HandlerOptions, MAX_SLOTS, slots};
 pub use logs::Level;
-pub use taskparty_common::name::{App, Instance};
-pub use taskparty_nats::connect::{ConnectConfig, Nats, connect};
+pub use taskparty_common::name::{App, Instance, Prefix};
+pub use taskparty_nats::connect::{
+    ConnectConfig, ConnectError, Handshake, Nats, Secret, Tls, connect,
+};
 pub use tokio_util::sync::CancellationToken;
 
 // What the README and the page about executors show is compiled with the tests.
