@@ -76,3 +76,20 @@ async fn a_problem_is_a_document_where_json_is_asked_for() {
         Desk::with_url("nats://127.0.0.1:1").run(&["run", "list", "-o", "json"]).await.exits(1);
     assert_eq!(ran.problem()["code"], "unavailable");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_with_inboxes_of_its_own_is_answered() {
+    let users = r#"authorization { users: [
+        { user: node, password: right }
+        { user: ada, password: right, permissions: {
+            publish: ["taskparty.api.>", "$JS.API.INFO"], subscribe: ["_INBOX_ada.>"] } }
+    ] }"#;
+    let config = ServerConfig { extra: users.into(), ..server_config() };
+    let rig = Rig::start_on(config, "node:right", &[Role::Api]).await;
+    let url = rig.url("ada:right");
+    let desk = Desk::with_url(&url);
+    desk.run(&["job", "list", "--inbox-prefix", "_INBOX_ada"]).await.exits(0);
+    desk.run(&["job", "list", "--timeout", "2s"]).await.exits(1).says("right to subscribe");
+    desk.run(&["job", "list", "--inbox-prefix", "_INBOX.>"]).await.exits(2).says("--inbox-prefix");
+    rig.stop().await;
+}

@@ -79,6 +79,9 @@ pub(crate) struct NatsArgs {
     /// A file with an nkey seed. Also NATS_NKEY.
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) nkey: Option<PathBuf>,
+    /// What inboxes begin with, where this user's rights ask for it. [default: _INBOX]
+    #[arg(long, global = true, value_name = "PREFIX")]
+    pub(crate) inbox_prefix: Option<String>,
     /// The authorities to trust, PEM. Also NATS_CA.
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) tlsca: Option<PathBuf>,

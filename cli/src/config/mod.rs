@@ -87,6 +87,7 @@ impl Config {
             user: take("nats.user").given(),
             password: take("nats.password").given().map(Secret::new),
             token: take("nats.token").given().map(Secret::new),
+            inbox_prefix: take("nats.inbox_prefix").parse_given("nats.inbox_prefix", inbox)?,
             tls: Tls {
                 ca: path(take("nats.tls_ca")),
                 cert: path(take("nats.tls_cert")),
@@ -126,6 +127,18 @@ impl Config {
     }
 }
 
+/// A subject without wildcards.
+fn inbox(text: &str) -> Result<String, String> {
+    let is_token = |token: &str| {
+        !token.is_empty() && token.chars().all(|c| c.is_ascii_graphic() && !"*>".contains(c))
+    };
+    if text.split('.').all(is_token) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("{text:?} cannot begin a subject; write something like _INBOX_ada"))
+    }
+}
+
 fn patience(text: &str) -> Result<Duration, String> {
     let time = duration::parse(text).map_err(|error| error.to_string())?;
     if (Duration::from_millis(100)..=Duration::from_secs(600)).contains(&time) {
@@ -158,6 +171,7 @@ fn flags(
         ("nats.context", nats.context.clone()),
         ("nats.creds", path(&nats.creds)),
         ("nats.nkey", path(&nats.nkey)),
+        ("nats.inbox_prefix", nats.inbox_prefix.clone()),
         ("nats.tls_ca", path(&nats.tlsca)),
         ("nats.tls_cert", path(&nats.tlscert)),
         ("nats.tls_key", path(&nats.tlskey)),

@@ -63,6 +63,13 @@ pub(super) const SETTINGS: &[Setting] = &[
     setting("nats.user", "", &["TASKPARTY_NATS_USER", "NATS_USER"], None, Show::Plain),
     setting("nats.password", "", &["TASKPARTY_NATS_PASSWORD", "NATS_PASSWORD"], None, Show::Hidden),
     setting("nats.token", "", &["TASKPARTY_NATS_TOKEN", "NATS_TOKEN"], None, Show::Hidden),
+    setting(
+        "nats.inbox_prefix",
+        "--inbox-prefix",
+        &["TASKPARTY_NATS_INBOX_PREFIX"],
+        None,
+        Show::Plain,
+    ),
     setting("nats.tls_ca", "--tlsca", &["TASKPARTY_NATS_TLS_CA", "NATS_CA"], None, Show::Plain),
     setting(
         "nats.tls_cert",
@@ -148,6 +155,15 @@ impl Found {
         let source = self.source.clone();
         read(&self.text())
             .map_err(|problem| Failure::invalid(format!("{name} (from {source}): {problem}")))
+    }
+
+    /// What the user said, read.
+    pub(super) fn parse_given<T>(
+        self,
+        name: &str,
+        read: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Result<Option<T>, Failure> {
+        if self.value.is_none() { Ok(None) } else { self.parse(name, read).map(Some) }
     }
 
     pub(super) fn shown(&self, setting: &Setting) -> Shown {

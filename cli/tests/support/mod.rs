@@ -151,9 +151,15 @@ impl Rig {
     }
 
     pub async fn start_with(roles: &[Role]) -> Self {
-        let server = Server::start(server_config()).await.unwrap();
-        let desk = Desk::with_url(server.url());
-        let nats = connect(&ConnectConfig::new(server.url())).await.unwrap();
+        Self::start_on(server_config(), "", roles).await
+    }
+
+    /// An installation on a server of this kind, the node as `user`, as `name:password`.
+    pub async fn start_on(server: ServerConfig, user: &str, roles: &[Role]) -> Self {
+        let server = Server::start(server).await.unwrap();
+        let url = with_user(&server, user);
+        let desk = Desk::with_url(&url);
+        let nats = connect(&ConnectConfig::new(url)).await.unwrap();
         let config = NodeConfig {
             roles: roles.iter().copied().collect(),
             topology: TopologyConfig::default(),
@@ -172,6 +178,11 @@ impl Rig {
         self.desk.run(args).await
     }
 
+    /// The server's URL for `user`, as `name:password`.
+    pub fn url(&self, user: &str) -> String {
+        with_user(&self.server, user)
+    }
+
     /// The last revision of the bucket of jobs.
     pub async fn jobs_revision(&self) -> u64 {
         let stream = self.nats.names().bucket_stream(taskparty_nats::subject::Bucket::Jobs);
@@ -184,6 +195,11 @@ impl Rig {
         tokio::time::timeout(PATIENCE, self.node.ended()).await.expect("the node ends in time");
         self.server.stop().await;
     }
+}
+
+fn with_user(server: &Server, user: &str) -> String {
+    let who = if user.is_empty() { String::new() } else { format!("{user}@") };
+    server.url().replace("nats://", &format!("nats://{who}"))
 }
 
 fn store_url(dir: &Path) -> String {
