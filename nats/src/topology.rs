@@ -11,8 +11,9 @@ mod apply;
 mod compare;
 mod definition;
 mod error;
+mod upkeep;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ pub use apply::{Applied, Outcome};
 pub use compare::Difference;
 pub use definition::{Definition, Kind};
 pub use error::TopologyError;
+pub use upkeep::Missing;
 
 use crate::connect::Nats;
 use api::Api;
@@ -73,13 +75,20 @@ struct Inner {
     api: Api,
     /// Handlers whose stream and consumer the server has confirmed.
     confirmed: Mutex<HashSet<(App, Handler)>>,
+    /// What was there once, by name; of streams, the last sequence that was seen.
+    seen: Mutex<HashMap<String, u64>>,
 }
+
+/// By how much a stream that is made again begins after the last sequence that was seen of the one
+/// that was deleted. Far more than can have been stored between the last look and the deletion.
+const GAP: u64 = 1_000_000_000;
 
 impl Topology {
     /// For this connection; nothing is asked yet.
     pub fn new(nats: Nats, config: TopologyConfig) -> Self {
         let api = Api::new(nats.clone());
-        Self(Arc::new(Inner { nats, config, api, confirmed: Mutex::default() }))
+        let (confirmed, seen) = (Mutex::default(), Mutex::default());
+        Self(Arc::new(Inner { nats, config, api, confirmed, seen }))
     }
 
     /// What must be there whatever jobs there are: all but the streams of apps.
@@ -146,12 +155,48 @@ impl Topology {
         self.0.confirmed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn seen(&self) -> std::sync::MutexGuard<'_, HashMap<String, u64>> {
+        self.0.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// True when it was missing and we made it.
+    ///
+    /// *Invariant: a stream that is made again gives out no sequence a second time.* Executors may
+    /// still ack what they had from the one that was deleted, and compare-and-sets may still expect
+    /// its revisions: such an ack would remove another's work.
     async fn ensure(&self, definition: &Definition) -> Result<bool, TopologyError> {
         let deadline = Instant::now() + self.0.config.deadline;
-        if self.0.api.find(definition, deadline).await?.is_some() {
+        if self.look(definition, deadline).await? {
             return Ok(false);
         }
-        self.0.api.create(definition, deadline).await
+        let before = self.seen().get(&definition.name).copied();
+        let mut definition = definition.clone();
+        if let Some(last) = before.filter(|_| definition.kind != Kind::Consumer) {
+            definition.config["first_seq"] = serde_json::json!(last + GAP);
+        }
+        let made = self.0.api.create(&definition, deadline).await?;
+        if made && before.is_some() {
+            tracing::error!(
+                kind = %definition.kind, name = %definition.name,
+                "Something that TaskParty needs in NATS was deleted while it ran; it is made again. What was in it is lost. Nobody but TaskParty should delete it."
+            );
+        }
+        self.seen().entry(definition.name).or_default();
+        Ok(made)
+    }
+
+    /// Whether it is there; remembers that it was.
+    async fn look(
+        &self,
+        definition: &Definition,
+        deadline: Instant,
+    ) -> Result<bool, TopologyError> {
+        let found = self.0.api.find(definition, deadline).await?;
+        if let Some(found) = &found {
+            let mut seen = self.seen();
+            let last = seen.entry(definition.name.clone()).or_default();
+            *last = found.last_seq.max(*last);
+        }
+        Ok(found.is_some())
     }
 }

@@ -8,8 +8,12 @@ use futures::future::join_all;
 use serde_json::{Value, json};
 use taskparty_common::name::{App, Handler, Prefix};
 use taskparty_nats::connect::{ConnectConfig, Nats, connect};
+use taskparty_nats::consume::{Pull, PullConfig};
+use taskparty_nats::lease;
+use taskparty_nats::publish::{Draft, Publisher};
 use taskparty_nats::server::{Cluster, ClusterConfig, Search, Server, ServerConfig, find};
-use taskparty_nats::topology::{Kind, Outcome, Topology, TopologyConfig, TopologyError};
+use taskparty_nats::topology::{Kind, Missing, Outcome, Topology, TopologyConfig, TopologyError};
+use uuid::Uuid;
 
 fn server_config() -> ServerConfig {
     ServerConfig::new(find(&Search::from_env()).expect("nats/install.sh has been run").path)
@@ -220,4 +224,59 @@ async fn failures_name_the_stream_and_what_to_do() {
         matches!(&error, TopologyError::Denied { action, .. } if action.contains("STREAM.CREATE")),
         "{error}"
     );
+}
+
+#[tokio::test]
+async fn what_is_deleted_by_hand_is_made_again_and_old_acks_do_no_harm() {
+    let server = Server::start(server_config()).await.unwrap();
+    let nats = on(&server).await;
+    let topology = Topology::new(nats.clone(), TopologyConfig::default());
+    topology.create_missing().await.unwrap();
+    let (app, handler) = names();
+    topology.ensure_handler(&app, &handler).await.unwrap();
+    assert_eq!(topology.missing().await.unwrap(), []);
+
+    let publisher = Publisher::start(nats.client()).await.unwrap();
+    let stream = nats.names().dispatch_stream(&app);
+    let subject = |run: Uuid| nats.names().dispatch(&app, &handler, run, 0, 1);
+    let mut pull = Pull::new(nats.js(), &stream, handler.as_str(), PullConfig::default());
+    let mut old = Vec::new();
+    for _ in 0..3 {
+        publisher.publish(Draft::new(subject(Uuid::new_v4()), "old")).await.unwrap();
+        old.push(pull.next(1).await.unwrap().delivery);
+    }
+    nats.js().delete_stream(&stream).await.unwrap();
+    nats.js().delete_stream("KV_taskparty_cursors").await.unwrap();
+    nats.js().delete_consumer_from_stream("schedulers", "TASKPARTY_TRIGGERS").await.unwrap();
+    let missing = topology.missing().await.unwrap();
+    let names: Vec<&str> = missing.iter().map(Missing::name).collect();
+    let consumer = format!("{stream}/{handler}");
+    assert_eq!(
+        names,
+        ["KV_taskparty_cursors", &stream, "TASKPARTY_TRIGGERS/schedulers", &consumer]
+    );
+    for missing in &missing {
+        assert!(topology.make_again(missing).await.unwrap());
+    }
+    assert_eq!(
+        (topology.missing().await.unwrap(), topology.differences().await.unwrap()),
+        (vec![], vec![])
+    );
+
+    // Who still has work of the deleted stream acks it: before and after new work is there.
+    let mut new = Vec::new();
+    for delivery in &old {
+        lease::ack(&publisher, delivery, Duration::from_secs(5)).await.unwrap();
+        let run = Uuid::new_v4();
+        new.push(subject(run));
+        publisher.publish(Draft::new(subject(run), "new")).await.unwrap();
+    }
+    for delivery in &old {
+        lease::ack(&publisher, delivery, Duration::from_secs(5)).await.unwrap();
+    }
+    for subject in new {
+        let received = pull.next(1).await.unwrap();
+        assert_eq!(received.message.subject.as_str(), subject);
+        assert!(received.delivery.stream_seq > old[2].stream_seq);
+    }
 }

@@ -40,12 +40,29 @@ pub(crate) struct Api {
 struct Answer {
     error: Option<ApiError>,
     config: Option<Value>,
+    state: Option<State>,
+    /// Absent where the server does not say it.
+    did_create: Option<bool>,
     #[serde(default)]
     total: usize,
     #[serde(default)]
     streams: Option<Vec<String>>,
     #[serde(default)]
     consumers: Option<Vec<String>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct State {
+    #[serde(default)]
+    last_seq: u64,
+}
+
+/// What the server has of a stream or consumer.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) config: Value,
+    /// The last sequence of a stream; 0 for a consumer.
+    pub(crate) last_seq: u64,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -70,18 +87,21 @@ impl Api {
         Self { nats }
     }
 
-    /// The configuration that the server has, or nothing.
+    /// What the server has of it, or nothing.
     pub(crate) async fn find(
         &self,
         definition: &Definition,
         deadline: Instant,
-    ) -> Result<Option<Value>, TopologyError> {
+    ) -> Result<Option<Found>, TopologyError> {
         let subject = match definition.parts() {
             (stream, None) => format!("STREAM.INFO.{stream}"),
             (stream, Some(consumer)) => format!("CONSUMER.INFO.{stream}.{consumer}"),
         };
         match self.ask(definition, &subject, &json!(null), deadline).await? {
-            Ok(answer) => Ok(answer.config),
+            Ok(answer) => {
+                let last_seq = answer.state.map_or(0, |state| state.last_seq);
+                Ok(answer.config.map(|config| Found { config, last_seq }))
+            }
             Err(error)
                 if matches!(error.err_code, code::STREAM_NOT_FOUND | code::CONSUMER_NOT_FOUND) =>
             {
@@ -113,7 +133,7 @@ impl Api {
             }
         };
         match answer {
-            Ok(_) => Ok(true),
+            Ok(answer) => Ok(answer.did_create.unwrap_or(true)),
             Err(error) if matches!(error.err_code, code::STREAM_EXISTS | code::CONSUMER_EXISTS) => {
                 Ok(false)
             }

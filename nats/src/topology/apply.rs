@@ -132,7 +132,7 @@ impl Topology {
         let mut all = Vec::new();
         for definition in definitions {
             let deadline = Instant::now() + self.0.config.deadline;
-            let found = self.0.api.find(&definition, deadline).await?;
+            let found = self.0.api.find(&definition, deadline).await?.map(|found| found.config);
             let differences = compare(&definition, found.as_ref());
             all.push(Compared { definition, found, differences });
         }
