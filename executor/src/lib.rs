@@ -56,6 +56,7 @@ mod pull;
 mod registry;
 mod report;
 mod run;
+pub mod script;
 mod service;
 mod settle;
 
