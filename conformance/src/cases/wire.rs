@@ -1,0 +1,143 @@
+//! The order and the number of messages: what is asked for, what is said, and when.
+
+use std::time::Duration;
+
+use async_nats::Subscriber;
+use futures::StreamExt;
+use serde_json::{Value, json};
+use taskparty_common::dispatch::ResultRecord;
+use taskparty_common::name::Handler;
+use taskparty_common::outcome::Outcome;
+use tokio::time::{Instant, timeout};
+
+use super::expect;
+use crate::site::{JOB, Site, pause, until};
+use crate::subject::Subject;
+
+/// An executor registers, says the truth about itself, renews its entry and answers probes.
+pub async fn registers_renews_and_answers(subject: &Subject) {
+    let site = Site::start(subject).await;
+    let executor = site.executor().await;
+    let key = format!("$KV.taskparty_executors.{}.{}", site.app, executor.instance);
+    let (first, entry) = site.registry().await.remove(&key).expect("an entry under its name");
+    let slots: Vec<_> = entry.handlers.iter().map(|(name, h)| (name.as_str(), h.slots)).collect();
+    assert_eq!(slots, [("echo", 4), ("fail", 1), ("fatal", 1), ("panic", 1), ("sleep", 2)]);
+    assert_eq!((entry.v, &entry.app, entry.draining), (1, &site.app, false));
+    assert!(entry.pid > 0 && !entry.host.is_empty());
+
+    let run = site.run("sleep", json!({"ms": 7_000})).await;
+    site.started(run, 1).await;
+    let probe = format!("taskparty.probe.{}.{}", site.app, executor.instance);
+    let probe = async |job: &str| -> Value {
+        let ask = json!({"job": job}).to_string().into();
+        let answer =
+            timeout(Duration::from_secs(5), site.nats.client().request(probe.clone(), ask));
+        serde_json::from_slice(&answer.await.unwrap().unwrap().payload).unwrap()
+    };
+    assert_eq!(probe(JOB).await, json!({"free": 8, "running": true}));
+    assert_eq!(probe("another").await, json!({"free": 8, "running": false}));
+
+    let begun = Instant::now();
+    let renewed = until("a renewed entry", async || {
+        site.registry().await.remove(&key).filter(|(revision, _)| *revision > first)
+    });
+    let (_, entry) = renewed.await;
+    assert!(begun.elapsed() < Duration::from_secs(15), "the entry would have been gone");
+    let sleep = &entry.handlers.iter().find(|(name, _)| name.as_str() == "sleep").unwrap().1;
+    assert_eq!(sleep.running.iter().map(|job| job.as_str()).collect::<Vec<_>>(), [JOB]);
+    expect(&site.result(run).await, Outcome::Succeeded, None);
+    executor.stop().await;
+}
+
+/// A stream and consumers that are made after the executor came are found.
+pub async fn the_scheduler_may_come_later(subject: &Subject) {
+    let site = Site::start(subject).await;
+    let executor = site.executor().await;
+    let stream = site.nats.names().dispatch_stream(&site.app);
+    site.nats.js().delete_stream(stream).await.unwrap();
+    site.topology.forget(&site.app);
+    // In which it asks in vain.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let echo = Handler::new("echo").unwrap();
+    site.topology.ensure_handler(&site.app, &echo).await.unwrap();
+    expect(&site.outcome(&site.work("echo", json!(null))).await, Outcome::Succeeded, None);
+    executor.stop().await;
+}
+
+/// Only what runs longer than 100 ms is announced, once.
+pub async fn only_what_lasts_is_announced(subject: &Subject) {
+    let site = Site::start(subject).await;
+    let executor = site.executor().await;
+    // The first one may be slow for reasons of its own.
+    site.outcome(&site.work("sleep", json!({"ms": 1}))).await;
+    let short = site.outcome(&site.work("sleep", json!({"ms": 1}))).await;
+    let long = site.outcome(&site.work("sleep", json!({"ms": 700}))).await;
+    let started = site.started(long.run, 1).await;
+    assert_eq!((started.instance, started.shard), (executor.instance.clone(), 0));
+    let tenth = chrono::TimeDelta::milliseconds(1);
+    let differ = (started.started_at - long.started_at.unwrap()).abs();
+    assert!(differ < tenth, "two times of one start, {differ} apart");
+    assert_eq!(site.starts(long.run).await.len(), 1);
+    let took = short.finished_at - short.started_at.unwrap();
+    if took < chrono::TimeDelta::milliseconds(90) {
+        assert!(site.starts(short.run).await.is_empty(), "it took {took} and was announced");
+    }
+    executor.stop().await;
+}
+
+/// As much runs at once as there are slots, and no more than that is ever taken.
+pub async fn slots_bound_what_is_taken(subject: &Subject) {
+    let site = Site::start(subject).await;
+    let executor = site.executor().await;
+    let mut runs = Vec::new();
+    for _ in 0..5 {
+        runs.push(site.run("sleep", json!({"ms": 600})).await);
+    }
+    let mut most = 0;
+    while site.left().await > 0 {
+        most = most.max(site.in_hand("sleep").await);
+        pause().await;
+    }
+    assert_eq!(most, 2, "the handler has two slots");
+    let mut at_once = 0;
+    let mut all = Vec::new();
+    for run in runs {
+        all.push(site.result(run).await);
+    }
+    for one in &all {
+        let begun = one.started_at.unwrap();
+        let during =
+            |other: &&ResultRecord| other.started_at.unwrap() <= begun && begun < other.finished_at;
+        at_once = at_once.max(all.iter().filter(during).count());
+    }
+    assert_eq!(at_once, 2, "two run at once");
+    executor.stop().await;
+}
+
+/// A result that cannot be stored is tried again, and the dispatch is acked only after it; the
+/// ack is a request, so that its answer can be looked at.
+pub async fn the_result_is_stored_before_the_ack(subject: &Subject) {
+    let site = Site::start(subject).await;
+    let executor = site.executor().await;
+    let client = site.nats.client();
+    let mut said = client.subscribe(format!("taskparty.result.{}", site.app)).await.unwrap();
+    let mut acks = client.subscribe("$JS.ACK.>").await.unwrap();
+    client.flush().await.unwrap();
+    site.nats.js().delete_stream(site.nats.names().results_stream()).await.unwrap();
+    let run = site.run("echo", json!(null)).await;
+    for _ in 0..2 {
+        next(&mut said).await;
+    }
+    assert_eq!(site.left().await, 1, "acked without a stored result");
+    assert!(timeout(Duration::ZERO, acks.next()).await.is_err(), "acked without a stored result");
+    site.topology.create_missing().await.unwrap();
+    expect(&site.result(run).await, Outcome::Succeeded, None);
+    let ack = next(&mut acks).await;
+    assert_eq!((&ack.payload[..], ack.reply.is_some()), (&b"+ACK"[..], true));
+    site.wait_until_done().await;
+    executor.stop().await;
+}
+
+async fn next(messages: &mut Subscriber) -> async_nats::Message {
+    timeout(Duration::from_secs(60), messages.next()).await.expect("a message").unwrap()
+}
