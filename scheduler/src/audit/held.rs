@@ -55,7 +55,7 @@ pub(super) struct LockEntry {
 pub(super) struct LockSeen {
     pub(super) run: Uuid,
     pub(super) stored: i64,
-    pub(super) skipped: Option<Skipped>,
+    pub(super) skipped: Option<Box<Skipped>>,
 }
 
 /// What a fired record says of its fire.
@@ -66,14 +66,15 @@ pub(super) struct Said {
     pub(super) total: u32,
     pub(super) only: Option<u32>,
     pub(super) attempt: u32,
-    pub(super) skipped: Option<(SkipReason, u64, i64)>,
+    pub(super) skipped: Option<Box<(SkipReason, u64, i64)>>,
     pub(super) fire_time: i64,
 }
 
 impl Said {
     pub(super) fn of(fact: &FiredFact) -> Self {
-        let skipped =
-            |skipped: &Skipped| (skipped.reason, skipped.count, skipped.first.timestamp_millis());
+        let skipped = |skipped: &Skipped| {
+            Box::new((skipped.reason, skipped.count, skipped.first.timestamp_millis()))
+        };
         Self {
             run: fact.run,
             result: fact.result,
@@ -97,7 +98,7 @@ impl Said {
 
     /// It took no lock: its job was gone.
     pub(super) fn is_of_a_deleted_job(&self) -> bool {
-        matches!(self.skipped, Some((SkipReason::Deleted, _, _)))
+        self.skipped.as_ref().is_some_and(|skipped| skipped.0 == SkipReason::Deleted)
     }
 }
 
@@ -126,7 +127,7 @@ pub(super) struct Head {
 pub(super) struct Row {
     pub(super) job: u32,
     pub(super) state: RunState,
-    pub(super) lock: Option<Box<str>>,
+    pub(super) lock: Option<Arc<str>>,
     pub(super) result: Option<TriggerResult>,
     pub(super) shards: Option<u32>,
     pub(super) fired: Option<i64>,
@@ -189,19 +190,30 @@ impl RunFacts {
     pub(super) fn attempt(&mut self, shard: u32, attempt: u32) -> &mut Try {
         let found = self.tries.iter().position(|one| (one.shard, one.attempt) == (shard, attempt));
         let index = found.unwrap_or_else(|| {
-            self.tries.push(Try {
-                shard,
-                attempt,
-                fired: None,
-                results: Vec::new(),
-                starts: Vec::new(),
-                row: None,
-                waiting: false,
-            });
+            one_more(
+                &mut self.tries,
+                Try {
+                    shard,
+                    attempt,
+                    fired: None,
+                    results: Vec::new(),
+                    starts: Vec::new(),
+                    row: None,
+                    waiting: false,
+                },
+            );
             self.tries.len() - 1
         });
         &mut self.tries[index]
     }
+}
+
+/// Pushes, without room for more: nearly always there is one.
+pub(super) fn one_more<T>(all: &mut Vec<T>, one: T) {
+    if all.is_empty() {
+        all.reserve_exact(1);
+    }
+    all.push(one);
 }
 
 /// A length of time in milliseconds.

@@ -1,7 +1,7 @@
 //! Gathers what was read, by job, by lock and by run, and judges it when all is there.
 //!
 //! Pure: facts in, in any order, the report out. Each fact is kept as small as judging needs it:
-//! some 500 bytes a run with its lock and one attempt, so 300 000 runs stay below 200 MiB.
+//! some 900 bytes a run with its lock, one attempt and its start: 300 000 runs take 260 MiB.
 //! *Invariant: at most [`Bounds::max_runs`] runs are held*; past that the ledger says that it is
 //! [full](Ledger::is_full), and its judgement would mean nothing.
 
@@ -22,7 +22,7 @@ use super::facts::{
     WaitingFact, instant_of,
 };
 use super::held::{
-    Began, Head, LockEntry, LockSeen, Numbers, Res, Row, RunFacts, Said, Says, TryRow, ms,
+    Began, Head, LockEntry, LockSeen, Numbers, Res, Row, RunFacts, Said, Says, TryRow, ms, one_more,
 };
 use super::instants::{Account, How};
 use super::report::{Findings, Judged, Kind, NoteKind, Place, Report};
@@ -48,6 +48,8 @@ pub struct Bounds {
     pub most: usize,
     /// Whether executors wrote their starts.
     pub starts: Starts,
+    /// When NATS may have forgotten what it had just delivered.
+    pub forgot: Vec<DateTime<Utc>>,
 }
 
 /// Whether there are files in which executors wrote their starts.
@@ -156,11 +158,12 @@ impl Ledger {
         self.judged.runs += 1;
         self.judged.runs_ended += u64::from(state.is_terminal());
         self.judged.attempts += rows.len() as u64;
+        let lock = lock.map(|lock| self.key(&lock));
         let Some(facts) = self.run(id, job) else { return };
         facts.row = Some(Row {
             job,
             state,
-            lock: lock.map(Into::into),
+            lock,
             result,
             shards,
             fired: fired_at.map(|at| at.timestamp_millis()),
@@ -177,8 +180,10 @@ impl Ledger {
             return;
         }
         self.judged.locks += 1;
-        let seen = LockSeen { run, stored: stored_at.timestamp_millis(), skipped };
-        self.locks.entry(key.into()).or_default().lock = Some(seen);
+        let stored = stored_at.timestamp_millis();
+        let seen = LockSeen { run, stored, skipped: skipped.map(Box::new) };
+        let key = self.key(&key);
+        self.locks.entry(key).or_default().lock = Some(seen);
     }
 
     /// A fired record.
@@ -197,10 +202,7 @@ impl Ledger {
         }
         self.judged.records += 1;
         let said = Said::of(&fact);
-        let lock: Arc<str> = match self.locks.get_key_value(fact.lock.as_str()) {
-            Some((key, _)) => key.clone(),
-            None => fact.lock.as_str().into(),
-        };
+        let lock = self.key(&fact.lock);
         if !self.say(&lock, said, fact.job.as_str()) {
             return;
         }
@@ -241,8 +243,10 @@ impl Ledger {
             self.findings.note(NoteKind::RecordRepeated, place, found);
         } else {
             let text = |said: &Said| {
-                let skipped =
-                    said.skipped.map(|(reason, count, _)| format!(" ({reason} × {count})"));
+                let skipped = said
+                    .skipped
+                    .as_ref()
+                    .map(|skipped| format!(" ({} × {})", skipped.0, skipped.1));
                 format!(
                     "{}{} of run {}, attempt {} of {} shards",
                     said.result,
@@ -273,11 +277,12 @@ impl Ledger {
         let instance = self.instances.of(fact.instance.as_str());
         let Some(run) = self.run(fact.run, job) else { return };
         let says = Says { outcome: fact.outcome, delivery: fact.delivery, instance };
-        run.attempt(fact.shard, fact.attempt).results.push(Res {
+        let result = Res {
             says,
             finished: fact.finished_at.timestamp_millis(),
             stored: fact.stored_at.timestamp_millis(),
-        });
+        };
+        one_more(&mut run.attempt(fact.shard, fact.attempt).results, result);
     }
 
     /// A handler start. After history, locks and records: what none of those knows is judged as
@@ -291,7 +296,7 @@ impl Ledger {
         let instance = self.instances.of(fact.instance.as_str());
         let Some(run) = self.run(fact.run, job) else { return };
         let began = Began { delivery: fact.delivery, instance, at: fact.at.timestamp_millis() };
-        run.attempt(fact.shard, fact.attempt).starts.push(began);
+        one_more(&mut run.attempt(fact.shard, fact.attempt).starts, began);
     }
 
     /// A message in a dispatch stream.
@@ -363,6 +368,16 @@ impl Ledger {
             Some(skipped) if first < at => account.stretch(first, at, skipped.count),
             _ => account.single(at, how),
         }
+    }
+
+    /// The one copy of a lock's key.
+    fn key(&mut self, lock: &str) -> Arc<str> {
+        if let Some((key, _)) = self.locks.get_key_value(lock) {
+            return key.clone();
+        }
+        let key: Arc<str> = lock.into();
+        self.locks.insert(key.clone(), LockEntry::default());
+        key
     }
 
     fn in_period(&self, run: Uuid) -> bool {

@@ -38,7 +38,7 @@ impl Ledger {
             (Some(lock), None) => {
                 // What is half done is not lost: its instant is not missing as well.
                 if let Some(FireId { job, identity: Identity::Instant(at) }) = &id {
-                    self.account(job.as_str(), *at, lock.skipped.as_ref(), How::Locked);
+                    self.account(job.as_str(), *at, lock.skipped.as_deref(), How::Locked);
                 }
                 if lock.stored < self.bounds.settled_ms() {
                     let age = length(self.bounds.now.timestamp_millis() - lock.stored);

@@ -12,7 +12,7 @@
 //! It is read in the order SQL, RESULTS, locks, dispatch streams. What happens meanwhile is younger
 //! than the audit's begin and is not judged.
 //!
-//! Limits: memory grows with the runs of the period, some 500 bytes each, and an error ends it
+//! Limits: memory grows with the runs of the period, some 900 bytes each, and an error ends it
 //! beyond [`AuditConfig::max_runs`]. Of a fixed delay only the first instant can be known; the
 //! others hang on the ends of runs. Instants are judged by records, which are kept for 7 days, and
 //! by definitions, of which a job has 10. Starts are compared by the executors' clocks.
@@ -70,7 +70,11 @@ pub struct AuditConfig {
     /// The files in which executors wrote their starts; none: starts are not judged. All executors
     /// of the period must have written one.
     pub starts: Vec<PathBuf>,
-    /// The most runs of the period. Default 2 000 000, about 1 GiB.
+    /// When NATS may have forgotten what it had just delivered: a server was killed that does not
+    /// sync each write, or a consumer was deleted. Its count then begins again, and two starts of
+    /// one delivery, one on each side, are a note. Default: none.
+    pub forgot: Vec<DateTime<Utc>>,
+    /// The most runs of the period. Default 1 000 000, about 900 MiB.
     pub max_runs: usize,
     /// How many violations are put into words. Default 1000.
     pub most: usize,
@@ -90,7 +94,8 @@ impl AuditConfig {
             edit_margin: Duration::from_secs(5),
             lease: Duration::from_secs(30),
             starts: Vec::new(),
-            max_runs: 2_000_000,
+            forgot: Vec::new(),
+            max_runs: 1_000_000,
             most: 1000,
             patience: Duration::from_secs(600),
             clock: Clock::system(),
@@ -185,6 +190,7 @@ pub async fn run_watched(
         max_runs: config.max_runs,
         most: config.most,
         starts,
+        forgot: config.forgot.clone(),
     });
     let mut source = read::Source { buckets, patience: config.patience, progress: &mut progress };
     source.jobs(&mut ledger).await?;

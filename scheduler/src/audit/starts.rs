@@ -10,6 +10,9 @@ use super::held::{Began, RunFacts, Try, shown};
 use super::ledger::{Ledger, Starts};
 use super::report::{Kind, NoteKind};
 
+/// How long what was delivered may be on its way to its handler.
+const ON_ITS_WAY_MS: i64 = 2_000;
+
 impl Ledger {
     pub(super) fn judge_starts(&mut self, id: Uuid, run: &RunFacts) {
         if self.bounds.starts == Starts::NotGiven {
@@ -33,6 +36,17 @@ impl Ledger {
         format!("delivery {} by {instance} at {}", began.delivery, shown(began.at))
     }
 
+    /// Whether between any two of these starts NATS forgot what it had delivered.
+    fn is_forgotten(&self, starts: &[&Began]) -> bool {
+        let mut at: Vec<i64> = starts.iter().map(|began| began.at).collect();
+        at.sort_unstable();
+        let forgot = |pair: &[i64]| {
+            let between = pair[0] - ON_ITS_WAY_MS..=pair[1];
+            self.bounds.forgot.iter().any(|at| between.contains(&at.timestamp_millis()))
+        };
+        at.windows(2).all(forgot)
+    }
+
     fn judge_deliveries(&mut self, id: Uuid, run: &RunFacts, one: &Try) {
         let mut by_delivery: BTreeMap<u64, Vec<&Began>> = BTreeMap::new();
         for began in &one.starts {
@@ -43,7 +57,11 @@ impl Ledger {
                 let all: Vec<String> = starts.iter().map(|began| self.began(began)).collect();
                 let expected = format!("one start of delivery {delivery}");
                 let place = self.of_try(id, run, one);
-                self.findings.wrong(Kind::StartTwice, place, expected, all.join("; "));
+                if self.is_forgotten(starts) {
+                    self.findings.note(NoteKind::DeliveryForgotten, place, all.join("; "));
+                } else {
+                    self.findings.wrong(Kind::StartTwice, place, expected, all.join("; "));
+                }
             }
         }
         let dispatched =

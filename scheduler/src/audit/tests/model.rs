@@ -59,6 +59,7 @@ impl World {
             max_runs: 100_000,
             most: 1000,
             starts: Starts::Given,
+            forgot: Vec::new(),
         };
         Self {
             revisions: Vec::new(),

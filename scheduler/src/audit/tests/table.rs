@@ -227,6 +227,24 @@ fn the_same_record_again_is_a_note() {
 }
 
 #[test]
+fn a_delivery_that_nats_forgot_may_come_again_and_only_then() {
+    let mut world = ten();
+    for second in 0..10 {
+        run(&mut world, second * 10);
+    }
+    let mut again = world.starts[3].clone();
+    again.at = at(36_000);
+    world.starts.push(again.clone());
+    world.bounds.forgot = vec![at(33_000)];
+    let report = world.judge();
+    assert!(report.is_clean(), "{}", shown(&report));
+    assert_eq!(report.notes_by_kind.get(&NoteKind::DeliveryForgotten), Some(&1));
+    again.at = at(36_100);
+    world.starts.push(again);
+    assert_eq!(kinds(&world.judge()), [(Kind::StartTwice, 1)]);
+}
+
+#[test]
 fn of_many_violations_some_of_each_kind_are_put_into_words() {
     let mut world = ten();
     world.bounds.most = 5;
