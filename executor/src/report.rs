@@ -47,7 +47,9 @@ struct Clip {
 impl Write for Clip {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let room = MAX_OUTPUT - self.kept.len();
-        self.kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        // A record is one line. Raw JSON may have line breaks, between its tokens only.
+        let flat = |byte: &u8| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte };
+        self.kept.extend(bytes[..bytes.len().min(room)].iter().map(flat));
         self.whole &= bytes.len() <= room;
         Ok(bytes.len())
     }
@@ -254,6 +256,8 @@ mod tests {
         assert_eq!(serde_json::from_str::<String>(json(&output)).unwrap(), longest);
         assert_eq!(json(&Output::of(&"\0").unwrap()), r#""\u0000""#);
         assert!(Output::of(&()).unwrap().json.is_none());
+        let raw = RawValue::from_string("{\n\"a\":\r\n\"\\n\"}".into()).unwrap();
+        assert_eq!(json(&Output::of(&raw).unwrap()), "{ \"a\":  \"\\n\"}");
     }
 
     #[test]
