@@ -77,6 +77,8 @@ struct Inner {
     confirmed: Mutex<HashSet<(App, Handler)>>,
     /// What was there once, by name; of streams, the last sequence that was seen.
     seen: Mutex<HashMap<String, u64>>,
+    /// What was made again and not yet asked for.
+    made_again: Mutex<Vec<String>>,
 }
 
 /// By how much a stream that is made again begins after the last sequence that was seen of the one
@@ -87,8 +89,14 @@ impl Topology {
     /// For this connection; nothing is asked yet.
     pub fn new(nats: Nats, config: TopologyConfig) -> Self {
         let api = Api::new(nats.clone());
-        let (confirmed, seen) = (Mutex::default(), Mutex::default());
-        Self(Arc::new(Inner { nats, config, api, confirmed, seen }))
+        Self(Arc::new(Inner {
+            nats,
+            config,
+            api,
+            confirmed: Mutex::default(),
+            seen: Mutex::default(),
+            made_again: Mutex::default(),
+        }))
     }
 
     /// What must be there whatever jobs there are: all but the streams of apps.
@@ -155,6 +163,10 @@ impl Topology {
         self.0.confirmed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn made_again(&self) -> std::sync::MutexGuard<'_, Vec<String>> {
+        self.0.made_again.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn seen(&self) -> std::sync::MutexGuard<'_, HashMap<String, u64>> {
         self.0.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -180,6 +192,7 @@ impl Topology {
                 kind = %definition.kind, name = %definition.name,
                 "Something that TaskParty needs in NATS was deleted while it ran; it is made again. What was in it is lost. Nobody but TaskParty should delete it."
             );
+            self.made_again().push(definition.name.clone());
         }
         self.seen().entry(definition.name).or_default();
         Ok(made)

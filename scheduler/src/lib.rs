@@ -3,6 +3,7 @@
 //! [`Node`] starts these parts in one process. They talk to each other, and to executors, through
 //! NATS only, so that each can also run alone.
 
+mod alarm;
 pub mod api;
 pub mod audit;
 mod consumers;
@@ -18,6 +19,7 @@ mod recover;
 pub mod registry;
 pub mod store;
 mod trigger;
+mod upkeep;
 
 pub use jobs::Jobs;
 pub use node::{CLOCK_TOLERANCE, Node, NodeConfig, NodeError, Role};

@@ -19,17 +19,19 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use crate::alarm::Alarms;
 use crate::api::{self, ApiError, ApiParts, History};
 use crate::consumers;
 use crate::cursor::{self, Keeper};
 use crate::engine::{Engine, Members, Ties};
-use crate::fire::{Firing, Looks};
+use crate::fire::{Firing, Looks, Waiting};
 use crate::jobs::Jobs;
 use crate::log_writer::{LogWriter, LogWriterConfig, LogWriterError};
 use crate::membership::{Membership, Standing};
 use crate::registry::Registry;
 use crate::store::{Store, StoreError};
 use crate::trigger::Triggers;
+use crate::upkeep::Upkeep;
 
 /// What a node does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -180,12 +182,15 @@ impl Node {
         let marks = cursor::all(buckets).await?;
         let start = marks.values().map(|mark| mark.handled).min();
         self.registry.ready().await;
+        let alarms = Alarms::new(buckets.clone(), clock.clone());
         let firing = Firing {
             buckets: buckets.clone(),
             joiner: self.joiner.clone(),
             locks: Locks::new(buckets.clone()),
             topology: topology.clone(),
             looks: Looks::default(),
+            waiting: Waiting::default(),
+            alarms: alarms.clone(),
             registry: self.registry.clone(),
             clock: clock.clone(),
             instance: self.instance.clone(),
@@ -223,6 +228,8 @@ impl Node {
         let engine = Engine::new(firing.clone(), self.jobs.clone(), jobs_revision, start, ties);
         let consumers =
             consumers::run(topology.clone(), self.registry.clone(), self.shutdown.clone());
+        let upkeep = Upkeep::new(firing.clone(), self.jobs.clone(), alarms);
+        self.deciding.spawn(upkeep.run(self.shutdown.clone()));
         self.deciding.spawn(engine.run(jobs, self.drain));
         self.deciding.spawn(Triggers { firing, jobs: self.jobs.clone() }.run());
         self.deciding.spawn(membership.run(self.shutdown.clone()));

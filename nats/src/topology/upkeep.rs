@@ -76,6 +76,11 @@ impl Topology {
         self.ensure(&missing.0).await
     }
 
+    /// The names of what was made again since this was last asked, in whatever way it was noticed.
+    pub fn take_made_again(&self) -> Vec<String> {
+        std::mem::take(&mut *self.made_again())
+    }
+
     async fn is_there(&self, definition: &Definition) -> Result<bool, TopologyError> {
         if self.look(definition, self.deadline()).await? {
             return Ok(true);

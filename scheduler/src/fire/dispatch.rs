@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use futures::stream::{FuturesUnordered, StreamExt};
 use serde_json::value::{RawValue, to_raw_value};
 use taskparty_common::dispatch::{Dispatch, Shard};
 use taskparty_common::fire::Intent;
+use taskparty_common::job::JobSpec;
 use taskparty_nats::publish::{Draft, PublishError};
 
 use super::Firing;
@@ -174,6 +175,14 @@ impl Firing {
 pub(super) struct Times {
     pub(super) dispatched_at: DateTime<Utc>,
     pub(super) start_by: DateTime<Utc>,
+}
+
+impl Times {
+    /// Of a dispatch at `at`, whose start deadline runs from there.
+    pub(super) fn from(at: DateTime<Utc>, spec: &JobSpec) -> Self {
+        let deadline = TimeDelta::from_std(spec.start_deadline).unwrap_or(TimeDelta::MAX);
+        Self { dispatched_at: at, start_by: at.checked_add_signed(deadline).unwrap_or(at) }
+    }
 }
 
 /// How the dispatch of one shard went.

@@ -8,6 +8,7 @@ mod complete;
 mod dispatch;
 mod look;
 mod record;
+mod waiting;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +32,8 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 pub(crate) use self::look::Looks;
+pub(crate) use self::waiting::Waiting;
+use crate::alarm::Alarms;
 use crate::definition::Definition;
 use crate::registry::Registry;
 
@@ -42,6 +45,8 @@ pub(crate) struct Firing {
     pub(crate) locks: Locks,
     pub(crate) topology: Topology,
     pub(crate) looks: Looks,
+    pub(crate) waiting: Waiting,
+    pub(crate) alarms: Alarms,
     pub(crate) registry: Registry,
     pub(crate) clock: Clock,
     pub(crate) instance: Instance,
@@ -138,7 +143,8 @@ impl Firing {
         let life = lock::life(request.until_next);
         loop {
             // What is sent while disconnected leaves on reconnect, when it may be too late.
-            if self.nats().client().connection_state() == State::Connected {
+            let connected = self.nats().client().connection_state() == State::Connected;
+            if connected && !self.waiting.any() {
                 match self.locks.take(&key, value.clone(), life).await {
                     Ok(taken) => return Some(taken),
                     Err(error) => {

@@ -1,12 +1,12 @@
 //! What a lock's holder does with it: dispatch or not, and the fired record.
 
-use chrono::TimeDelta;
 use taskparty_common::fire::{FireId, Fired, Intent};
 use taskparty_common::outcome::TriggerResult;
 use taskparty_nats::fail_point;
+use taskparty_nats::publish::PublishError;
 
 use super::dispatch::{Dispatched, Times};
-use super::{Firing, Recorded};
+use super::{Firing, Held, Recorded};
 use crate::definition::Definition;
 
 /// What became of a fire, and a sentence about it.
@@ -58,10 +58,7 @@ impl Firing {
         if !self.handler_is_ready(definition).await {
             return None;
         }
-        let dispatched_at = self.clock.now();
-        let deadline = TimeDelta::from_std(spec.start_deadline).unwrap_or(TimeDelta::MAX);
-        let start_by = dispatched_at.checked_add_signed(deadline).unwrap_or(dispatched_at);
-        let times = Times { dispatched_at, start_by };
+        let times = Times::from(self.clock.now(), spec);
         let shards = intent.plan.shards().filter(|shard| !done.contains(shard)).collect();
         Some(match self.dispatch(intent, definition, shards, times).await {
             Dispatched::All if present || !done.is_empty() => {
@@ -114,6 +111,30 @@ impl Firing {
         self.record(id, intent, definition, Verdict::new(TriggerResult::Expired, message)).await
     }
 
+    /// Stores the fired record of a fire anew, whose first one was deleted with its stream. What
+    /// became of the fire is not known any more but for what its lock says: if it was not
+    /// dispatched after all, it is found missing.
+    pub(crate) async fn record_again(&self, held: &Held) -> bool {
+        let intent = &held.intent;
+        let definition = match Definition::frozen(&intent.definition, intent.revision, intent.since)
+        {
+            Ok(definition) => definition,
+            Err(error) => {
+                tracing::error!(fire = %held.id, %error, "The definition in a lock cannot be read.");
+                return false;
+            }
+        };
+        let verdict = match &intent.skipped {
+            Some(skipped) => Verdict::new(TriggerResult::Skipped, describe(skipped)),
+            None => {
+                let times = Times::from(intent.planned_at, definition.spec());
+                let message = "recorded again: its first record was deleted";
+                Verdict { times: Some(times), ..Verdict::new(TriggerResult::Dispatched, message) }
+            }
+        };
+        self.record(&held.id, intent, &definition, verdict).await
+    }
+
     /// Stores the fired record, for as long as that takes.
     async fn record(
         &self,
@@ -154,9 +175,14 @@ impl Firing {
             tracing::error!(fire = %fired.lock, "A fired record cannot be written.");
             return false;
         };
+        let mut waits = None;
         loop {
             match self.joiner.send(&subject, line.clone()).await {
                 Ok(_) => return true,
+                Err(PublishError::Full(text)) => {
+                    waits.get_or_insert_with(|| self.waiting.begin());
+                    self.alarms.raise("results_full", &no_room(&text)).await;
+                }
                 Err(error) => {
                     tracing::error!(fire = %fired.lock, %error, "A fired record is not stored; it is tried again.");
                 }
@@ -166,6 +192,14 @@ impl Firing {
             }
         }
     }
+}
+
+fn no_room(text: &str) -> String {
+    format!(
+        "The stream of what happened has no room ({text}): nothing fires, and results wait with \
+         their executors, until it has. Give it more (nats stream edit TASKPARTY_RESULTS --max-bytes), \
+         or the NATS server more storage; nothing is lost"
+    )
 }
 
 fn describe(skipped: &taskparty_common::fire::Skipped) -> String {
