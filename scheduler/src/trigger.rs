@@ -7,12 +7,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::TimeDelta;
 use taskparty_common::fire::{FireId, Fired, Plan, TriggerRequest};
 use taskparty_common::outcome::{SkipReason, TriggerResult};
 use taskparty_nats::consume::{Pull, PullConfig, Received};
-use taskparty_nats::lease;
+use taskparty_nats::lease::{self, Delivery};
 use taskparty_nats::subject::{Bucket, SCHEDULERS};
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use crate::definition::Definition;
@@ -24,6 +26,12 @@ const ROOM: usize = 256;
 
 /// How long an ack is tried; without it the trigger comes again, and changes nothing.
 const ACK: Duration = Duration::from_secs(5);
+
+/// How long whoever took a lock has, until another one completes the fire.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The clocks of two servers may differ by this much.
+const MARGIN: TimeDelta = TimeDelta::seconds(2);
 
 /// A key can be told from a new one for at least this long.
 const KEY_LIFE: Duration = Duration::from_secs(7 * 86_400);
@@ -77,7 +85,7 @@ impl Triggers {
 
     async fn handle(&self, received: Received) {
         let over = match serde_json::from_slice::<TriggerRequest>(&received.message.payload) {
-            Ok(request) => self.fire(request, received.delivery.delivered > 1).await,
+            Ok(request) => self.fire(request, &received.delivery).await,
             Err(error) => {
                 tracing::error!(%error, subject = %received.message.subject, "A trigger cannot be read; it is dropped.");
                 true
@@ -94,7 +102,7 @@ impl Triggers {
     }
 
     /// Fires one trigger; true when it is over.
-    async fn fire(&self, trigger: TriggerRequest, again: bool) -> bool {
+    async fn fire(&self, trigger: TriggerRequest, delivery: &Delivery) -> bool {
         let id = FireId::trigger(trigger.job.clone(), trigger.id.clone());
         let (definition, plan) = match self.decide(&trigger).await {
             Decision::Fire(definition, plan) => (definition, plan),
@@ -118,7 +126,14 @@ impl Triggers {
             Fire::Recorded(_) => true,
             // Someone has fired this id before. If that was an earlier delivery of this message,
             // whoever had it may have died half way.
-            Fire::Held(held) => !again || self.firing.complete(&[&*held]).await,
+            Fire::Held(held) if delivery.delivered > 1 => self.firing.complete(&[&*held]).await,
+            // It was stored before the lock, so the lock may be its own: the count begins again
+            // with a consumer that is made anew. Or it is one of several, and another is at it.
+            Fire::Held(held) if delivery.stored_at <= held.stored_at + MARGIN => {
+                let _ = timeout(PATIENCE, self.firing.shutdown.cancelled()).await;
+                self.firing.complete(&[&*held]).await
+            }
+            Fire::Held(_) => true,
             Fire::Undecided => false,
         }
     }
