@@ -92,6 +92,12 @@ async fn not_started(
             Code::NoExecutor,
             format!("there was no executor of {}/{handler} for {wait}", check.app),
         )
+    } else if dispatch(parts, check, handler).await?.is_none() {
+        // Done, or gone with its stream. If it is done, its result was stored before, and comes.
+        let message = "its work is no longer in NATS, and no result came: the stream, or what was in it, was deleted";
+        let ending =
+            Ending { outcome: Outcome::Lost, code: None, message: message.into(), removed: true };
+        return Ok(What::EndAt(later(now, parts.config.lease), ending));
     } else {
         let rest = match absent {
             Some(absent) => wait.saturating_sub(absent.min(waited)),
