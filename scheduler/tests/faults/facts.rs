@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use taskparty_common::dispatch::{Alert, ResultRecord};
-use taskparty_common::fire::Fired;
+use taskparty_common::fire::{Fired, Intent};
 use taskparty_common::job::Job;
-use taskparty_common::outcome::RunState;
+use taskparty_common::outcome::{RunState, Trigger};
 use taskparty_nats::history::{Start, read, stream_info};
 use taskparty_nats::subject::Bucket;
 use taskparty_scheduler::store::{RunFilter, RunRow};
@@ -27,7 +27,6 @@ const LOOK: Duration = Duration::from_secs(30);
 /// What a test ended with.
 #[derive(Debug)]
 pub(crate) struct Judged {
-    pub(crate) fired: Vec<Fired>,
     pub(crate) runs: BTreeMap<Uuid, RunRow>,
     /// Attempts of which more than one delivery was started.
     pub(crate) again: usize,
@@ -78,10 +77,11 @@ impl Site {
         until("a look at the alerts", async || self.lines(&stream, subject.clone()).await).await
     }
 
-    /// The locks that are there, by key; none when they cannot be read now.
-    async fn locks(&self) -> Option<BTreeSet<String>> {
+    /// The runs whose locks are there; none when they cannot be read now.
+    async fn locked(&self) -> Option<BTreeSet<Uuid>> {
         let locks = self.buckets.entries(Bucket::Fires, ">").await.ok()?;
-        Some(locks.into_iter().map(|entry| entry.key).collect())
+        let run = |value: &[u8]| serde_json::from_slice::<Intent>(value).unwrap().run;
+        Some(locks.iter().filter_map(|entry| entry.value.as_deref().map(run)).collect())
     }
 
     /// What is not done, in the stream of the shop's work.
@@ -138,46 +138,38 @@ impl Site {
     pub(crate) async fn judge(&self, jobs: &[Job]) -> Judged {
         self.pause(jobs).await;
         let judged = self.settled().await;
-        for (job, of_job) in by_job(&judged.fired) {
-            if of_job.iter().any(|fired| fired.trigger.as_str() == "schedule") {
-                accounted(&job, &of_job, TimeDelta::seconds(1));
-            }
+        for (job, of_job) in judged.by_job() {
+            accounted(job, &of_job, TimeDelta::seconds(1));
         }
         judged
     }
 
-    /// Waits until every lock has its fired record, every run its end in SQL, and no work is left.
+    /// Waits until every run whose lock was taken has its fired record and its end in SQL, and no
+    /// work is left.
     pub(crate) async fn settled(&self) -> Judged {
         let end = Instant::now() + PATIENCE;
-        let (fired, runs) = loop {
-            let (fired, locks) = (self.fired().await, self.locks().await);
-            let (runs, locks) = (self.runs().await, locks.unwrap_or_default());
-            let known: BTreeSet<&str> = fired.iter().map(|f| f.lock.as_str()).collect();
-            let half_done: Vec<&String> =
-                locks.iter().filter(|lock| !known.contains(lock.as_str())).collect();
+        let runs = loop {
+            // In this order: a record comes after its lock.
+            let locked = until("a look at the locks", async || self.locked().await).await;
+            let (runs, left) = (self.runs().await, self.work_left().await);
             let open: Vec<&RunRow> = runs.values().filter(|run| !run.state.is_terminal()).collect();
-            let unknown = fired.iter().filter(|fired| !runs.contains_key(&fired.run)).count();
-            let left = self.work_left().await;
-            if left == 0
-                && half_done.is_empty()
-                && open.is_empty()
-                && unknown == 0
-                && !fired.is_empty()
-            {
-                break (fired, runs);
+            let recorded = |run: &&Uuid| !runs.get(run).is_some_and(|r| r.trigger_result.is_some());
+            let unknown: Vec<&Uuid> = locked.iter().filter(recorded).collect();
+            if left == 0 && open.is_empty() && unknown.is_empty() && !runs.is_empty() {
+                break runs;
             }
             assert!(
                 Instant::now() < end,
-                "{left} dispatches; {} half done, such as {:?}; {} open, such as {:#?}; {unknown} not in the history",
-                half_done.len(),
-                half_done.first(),
+                "{left} dispatches; {} open, such as {:#?}; {} not recorded, such as {:?}",
                 open.len(),
-                open.first()
+                open.first(),
+                unknown.len(),
+                unknown.first().map(|run| (run, runs.get(run))),
             );
             tokio::time::sleep(Duration::from_millis(200)).await;
         };
         let again = self.never_twice(&runs);
-        Judged { fired, runs, again }
+        Judged { runs, again }
     }
 
     /// Asserts that no delivery of an attempt was started twice, and that what succeeded was
@@ -216,28 +208,30 @@ impl Judged {
 
     /// One line for people.
     pub(crate) fn say(&self, test: &str) {
-        println!("# {test}: {} fires, {} attempts started again", self.fired.len(), self.again);
+        println!("# {test}: {} runs, {} attempts started again", self.runs.len(), self.again);
     }
-}
 
-fn by_job(fired: &[Fired]) -> BTreeMap<String, Vec<&Fired>> {
-    let mut all: BTreeMap<String, Vec<&Fired>> = BTreeMap::new();
-    for fired in fired.iter().filter(|fired| fired.plan.attempt == 1) {
-        all.entry(fired.job.to_string()).or_default().push(fired);
+    /// The runs of schedules.
+    fn by_job(&self) -> BTreeMap<&str, Vec<&RunRow>> {
+        let mut all: BTreeMap<&str, Vec<&RunRow>> = BTreeMap::new();
+        let scheduled =
+            |run: &&RunRow| matches!(run.trigger, Some(Trigger::Schedule | Trigger::Misfire));
+        for run in self.runs.values().filter(scheduled) {
+            all.entry(run.job.as_str()).or_default().push(run);
+        }
+        all
     }
-    all
 }
 
 /// Asserts that of a job that is due each `period` every instant is accounted for, once.
-fn accounted(job: &str, fired: &[&Fired], period: TimeDelta) {
-    let mut stretches: Vec<(DateTime<Utc>, DateTime<Utc>)> = fired
+fn accounted(job: &str, runs: &[&RunRow], period: TimeDelta) {
+    let mut stretches: Vec<(DateTime<Utc>, DateTime<Utc>)> = runs
         .iter()
-        .map(|fired| match &fired.skipped {
-            Some(skipped) => {
-                let more = i32::try_from(skipped.count).unwrap() - 1;
-                (skipped.first, skipped.first + period * more)
+        .map(|run| match (run.skip_first, run.skip_count) {
+            (Some(first), Some(count)) => {
+                (first, first + period * (i32::try_from(count).unwrap() - 1))
             }
-            None => (fired.fire_time, fired.fire_time),
+            _ => (run.fire_time.unwrap(), run.fire_time.unwrap()),
         })
         .collect();
     stretches.sort_unstable();
