@@ -21,9 +21,9 @@ pub(super) enum TakeOver {
     /// Nothing is being taken over.
     #[default]
     Settled,
-    /// The past of the jobs to take over is being read. `again`: the membership changed meanwhile.
-    Reading { again: bool },
-    /// The watermark is being moved back to `floor_ms`; then the jobs fire.
+    /// The past of `jobs` is being read. `again`: the membership changed meanwhile.
+    Reading { jobs: HashSet<JobId>, again: bool },
+    /// The watermark is being moved back to `floor_ms`; then `jobs` fire.
     Confirming { floor_ms: i64, jobs: HashSet<JobId>, again: bool },
 }
 
@@ -39,7 +39,7 @@ impl Engine {
     pub(super) fn membership_changed(&mut self, members: Members) {
         self.members = members;
         match &mut self.take_over {
-            TakeOver::Reading { again } | TakeOver::Confirming { again, .. } => *again = true,
+            TakeOver::Reading { again, .. } | TakeOver::Confirming { again, .. } => *again = true,
             TakeOver::Settled => self.rebalance(),
         }
     }
@@ -77,7 +77,7 @@ impl Engine {
         let missing: HashSet<JobId> =
             self.missing().map(|definition| definition.spec().id.clone()).collect();
         self.freeze();
-        self.take_over = TakeOver::Reading { again: false };
+        self.take_over = TakeOver::Reading { jobs: missing.clone(), again: false };
         let firing = self.firing.clone();
         self.tasks.spawn(async move {
             loop {
@@ -96,12 +96,18 @@ impl Engine {
     }
 
     /// The past is read: the jobs get their places, and the watermark goes back before them.
+    ///
+    /// *Invariant: a job fires only when its own past was read.* What became this member's in the
+    /// meantime waits for the next reading: of it nothing is known.
     pub(super) fn recovered(&mut self, mut recovered: Recovered) {
-        let TakeOver::Reading { again } = self.take_over else { return };
+        let TakeOver::Reading { jobs: read, again } = std::mem::take(&mut self.take_over) else {
+            return;
+        };
         self.complete_held(std::mem::take(&mut recovered.held));
         let mut jobs = HashSet::new();
         let mut floor_ms = self.firing.clock.now_ms();
-        for definition in self.missing().collect::<Vec<_>>() {
+        let missing = self.missing().filter(|definition| read.contains(&definition.spec().id));
+        for definition in missing.collect::<Vec<_>>() {
             let job = definition.spec().id.clone();
             let accounted = recovered.take_accounted(&job).map(Box::new);
             let place = recovered.place_of(&definition);
@@ -116,9 +122,12 @@ impl Engine {
         self.floor_ms = Some(floor_ms);
         self.take_over = TakeOver::Confirming { floor_ms, jobs, again };
         self.report();
-        let departed: BTreeSet<Instance> =
-            recovered.seen.into_iter().filter(|instance| !self.members.has(instance)).collect();
-        self.ties.walked.send_replace(departed);
+        // Whoever left during the reading left jobs that were not read: its watermark stays.
+        if !again && self.missing().next().is_none() {
+            let departed: BTreeSet<Instance> =
+                recovered.seen.into_iter().filter(|instance| !self.members.has(instance)).collect();
+            self.ties.walked.send_replace(departed);
+        }
         self.confirmed();
     }
 
@@ -134,7 +143,8 @@ impl Engine {
         self.floor_ms = None;
         tracing::info!(jobs = jobs.len(), all = self.scheduled.len(), "Jobs are taken over.");
         jobs.iter().for_each(|job| self.arm(job));
-        if again {
+        // Also a job that was saved meanwhile waits to be taken over.
+        if again || self.missing().next().is_some() {
             self.rebalance();
         }
     }

@@ -13,6 +13,7 @@ use taskparty_nats::bucket::Buckets;
 use taskparty_nats::clock::Clock;
 use taskparty_nats::connect::{ConnectConfig, Nats, connect};
 use taskparty_nats::history::{Start, read};
+use taskparty_nats::proxy::Proxy;
 use taskparty_nats::publish::Publisher;
 use taskparty_nats::server::{Search, Server, ServerConfig, find};
 use taskparty_nats::subject::Bucket;
@@ -54,24 +55,18 @@ impl Rig {
         self.scheduler_with(self.clock.clone(), None).await
     }
 
+    /// A scheduler that reaches the server through `proxy`.
+    pub(crate) async fn scheduler_over(&self, proxy: &Proxy) -> Scheduler {
+        start(proxy.url(), self.clock.clone(), None).await
+    }
+
     /// A scheduler with a clock of its own.
     pub(crate) async fn scheduler_with(
         &self,
         clock: Clock,
         clock_tolerance: Option<Duration>,
     ) -> Scheduler {
-        let nats = connect(&ConnectConfig::new(self.server.url())).await.unwrap();
-        let shutdown = CancellationToken::new();
-        let config = NodeConfig {
-            roles: BTreeSet::from([Role::Scheduler]),
-            topology: topology(),
-            store: String::new(),
-            host: "test".into(),
-            drain: Duration::from_secs(10),
-            clock_tolerance,
-        };
-        let node = Node::start(config, nats, clock, shutdown.clone()).await.unwrap();
-        Scheduler { node, shutdown }
+        start(self.server.url(), clock, clock_tolerance).await
     }
 
     /// Saves a job as of now, and returns when it was saved.
@@ -161,6 +156,21 @@ impl Rig {
         let locks = self.buckets.entries(Bucket::Fires, ">").await.unwrap();
         locks.into_iter().map(|entry| entry.key).collect()
     }
+}
+
+async fn start(url: String, clock: Clock, clock_tolerance: Option<Duration>) -> Scheduler {
+    let nats = connect(&ConnectConfig::new(url)).await.unwrap();
+    let shutdown = CancellationToken::new();
+    let config = NodeConfig {
+        roles: BTreeSet::from([Role::Scheduler]),
+        topology: topology(),
+        store: String::new(),
+        host: "test".into(),
+        drain: Duration::from_secs(10),
+        clock_tolerance,
+    };
+    let node = Node::start(config, nats, clock, shutdown.clone()).await.unwrap();
+    Scheduler { node, shutdown }
 }
 
 impl Scheduler {
