@@ -15,7 +15,8 @@ pub(super) async fn audit(api: &Api, request: AskAudit) -> Result<AuditAnswer, P
         answer.runs = Some(api.history.store().await?.audited(ask).await.map_err(unavailable)?);
     }
     if let Some(since) = request.leftovers_since {
-        answer.leftovers = Some(api.history.store().await?.leftovers(since).await.map_err(unavailable)?);
+        answer.leftovers =
+            Some(api.history.store().await?.leftovers(since).await.map_err(unavailable)?);
     }
     Ok(answer)
 }
