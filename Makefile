@@ -4,7 +4,7 @@ NATS_SERVER := nats/.bin/nats-server
 FEATURES    := --workspace --features taskparty/failpoints
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-all check fmt lint docs test-cli nats-server nats-cli clean-data
+.PHONY: help demo build test test-all check fmt lint docs test-cli test-langs nats-server nats-cli clean-data
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -25,10 +25,14 @@ nats-cli: ## Install the nats command line of the version that the tests use, in
 test: nats-server ## All tests that need Rust and Python only
 	cargo test $(FEATURES)
 
-test-all: test check test-cli ## Those, and what needs more of a machine: lints, docs, the nats command line
+test-all: test check test-cli test-langs ## Those, and what needs more of a machine: lints, docs, the nats command line, Node, Go
 
 test-cli: nats-server nats-cli
 	cargo test -p taskparty --features failpoints -- --ignored
+
+test-langs: nats-server ## The executors in Python, TypeScript and Go, through the cases that Rust's passes
+	examples/install.sh
+	cargo test $(FEATURES) --test conformance -- --ignored --test-threads 4 python:: typescript:: go::
 
 check: fmt lint docs ## Formatting, lints, documentation: no warning is left
 

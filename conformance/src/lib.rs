@@ -18,6 +18,7 @@
 
 #![allow(
     clippy::unwrap_used,
+    clippy::expect_used,
     clippy::missing_panics_doc,
     reason = "what helps tests is a test: what goes wrong has failed"
 )]

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use async_nats::Subscriber;
+use async_nats::jetstream::consumer::{AckPolicy, pull};
 use futures::StreamExt;
 use serde_json::{Value, json};
 use taskparty_common::dispatch::ResultRecord;
 use taskparty_common::name::Handler;
-use taskparty_common::outcome::Outcome;
+use taskparty_common::outcome::{Code, Outcome};
 use tokio::time::{Instant, timeout};
 
 use super::expect;
@@ -61,6 +62,32 @@ pub async fn the_scheduler_may_come_later(subject: &Subject) {
     let echo = Handler::new("echo").unwrap();
     site.topology.ensure_handler(&site.app, &echo).await.unwrap();
     expect(&site.outcome(&site.work("echo", json!(null))).await, Outcome::Succeeded, None);
+    executor.stop().await;
+}
+
+/// Work that is pinned to the instance is taken from its own consumer, whatever the handler.
+pub async fn pinned_work_is_taken(subject: &Subject) {
+    let site = Site::start(subject).await;
+    let executor = site.executor().await;
+    let direct = format!("taskparty.direct.{}.{}", site.app, executor.instance);
+    let config = pull::Config {
+        durable_name: Some(format!("on_{}", executor.instance)),
+        ack_policy: AckPolicy::Explicit,
+        filter_subject: format!("{direct}.>"),
+        ..Default::default()
+    };
+    let stream = site.nats.names().dispatch_stream(&site.app);
+    site.nats.js().create_consumer_on_stream(config, stream).await.unwrap();
+    for (handler, code) in [("echo", None), ("unheard-of", Some(Code::UnknownHandler))] {
+        let work = site.work(handler, json!("pinned"));
+        let run = work["run"].as_str().unwrap();
+        let subject = format!("{direct}.{handler}.{run}.0.1");
+        site.nats.js().publish(subject, work.to_string().into()).await.unwrap().await.unwrap();
+        let result = site.result(run.parse().unwrap()).await;
+        let outcome = if code.is_some() { Outcome::Failed } else { Outcome::Succeeded };
+        expect(&result, outcome, code);
+    }
+    site.wait_until_done().await;
     executor.stop().await;
 }
 
