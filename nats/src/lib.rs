@@ -15,6 +15,7 @@ pub mod lease;
 pub mod lock;
 pub mod proxy;
 pub mod publish;
+pub mod room;
 pub mod server;
 pub mod subject;
 pub mod topology;

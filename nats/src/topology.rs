@@ -27,6 +27,7 @@ pub use error::TopologyError;
 pub use upkeep::Missing;
 
 use crate::connect::Nats;
+use crate::room::Room;
 use api::Api;
 
 /// What an operator can choose about the streams.
@@ -42,6 +43,10 @@ pub struct TopologyConfig {
     pub results_bytes: i64,
     /// Bytes of handlers' log lines; past it the oldest go. Default: 512 MiB.
     pub logs_bytes: i64,
+    /// Bytes of triggers that wait, delayed ones and retries too; past it publishers refuse.
+    /// Default: 1 GiB. The stream itself has no limit: it would drop the oldest (see
+    /// [`crate::room`]).
+    pub triggers_bytes: u64,
     /// Bytes of alerts; past it the oldest go. Default: 32 MiB.
     pub alerts_bytes: i64,
     /// How long one stream or consumer may take to be there: an election can be going on.
@@ -58,6 +63,7 @@ impl Default for TopologyConfig {
             dispatch_bytes: 256 * MIB,
             results_bytes: 2048 * MIB,
             logs_bytes: 512 * MIB,
+            triggers_bytes: 1024 << 20,
             alerts_bytes: 32 * MIB,
             deadline: Duration::from_secs(10),
         }
@@ -79,6 +85,7 @@ struct Inner {
     seen: Mutex<HashMap<String, u64>>,
     /// What was made again and not yet asked for.
     made_again: Mutex<Vec<String>>,
+    triggers_room: Room,
 }
 
 /// By how much a stream that is made again begins after the last sequence that was seen of the one
@@ -89,6 +96,8 @@ impl Topology {
     /// For this connection; nothing is asked yet.
     pub fn new(nats: Nats, config: TopologyConfig) -> Self {
         let api = Api::new(nats.clone());
+        let triggers_room =
+            Room::new(nats.clone(), nats.names().triggers_stream(), config.triggers_bytes);
         Self(Arc::new(Inner {
             nats,
             config,
@@ -96,6 +105,7 @@ impl Topology {
             confirmed: Mutex::default(),
             seen: Mutex::default(),
             made_again: Mutex::default(),
+            triggers_room,
         }))
     }
 
@@ -112,6 +122,11 @@ impl Topology {
     /// The consumer of a handler's work.
     pub fn expected_handler(&self, app: &App, handler: &Handler) -> Definition {
         definition::handler(self.0.nats.names(), &self.0.config, app, handler)
+    }
+
+    /// Whether another trigger may be published.
+    pub fn triggers_room(&self) -> &Room {
+        &self.0.triggers_room
     }
 
     fn replicas(&self) -> usize {

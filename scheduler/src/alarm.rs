@@ -14,6 +14,10 @@ use taskparty_nats::publish::Draft;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+/// What is told when too many triggers wait.
+pub(crate) const TRIGGERS_FULL: &str = "Too many triggers wait in NATS: new ones are refused, and \
+     retries wait in the history, until there are fewer. See that the schedulers run; nothing is lost";
+
 /// How soon the same is told again.
 const AGAIN: Duration = Duration::from_secs(600);
 

@@ -116,7 +116,7 @@ impl Node {
         clock: Clock,
         shutdown: CancellationToken,
     ) -> Result<Self, NodeError> {
-        let lease = config.topology.lease;
+        let (lease, triggers_bytes) = (config.topology.lease, config.topology.triggers_bytes);
         let topology = Topology::new(nats.clone(), config.topology);
         topology.create_missing().await?;
         let publisher = Publisher::start(nats.client()).await?;
@@ -137,7 +137,9 @@ impl Node {
             drain: config.drain,
         };
         let clock_tolerance = config.clock_tolerance;
-        let parts = Parts { buckets, topology, clock, clock_tolerance, lease, host: config.host };
+        let host = config.host;
+        let parts =
+            Parts { buckets, topology, triggers_bytes, clock, clock_tolerance, lease, host };
         let started = node.start_roles(&config.roles, &parts).await;
         if let Err(error) = started {
             node.shutdown.cancel();
@@ -175,7 +177,7 @@ impl Node {
     }
 
     async fn start_scheduler(&self, parts: &Parts) -> Result<(), NodeError> {
-        let Parts { buckets, topology, clock, clock_tolerance, lease, host } = parts;
+        let Parts { buckets, topology, clock, clock_tolerance, lease, host, .. } = parts;
         let nats = buckets.nats();
         let jobs_stream = nats.names().bucket_stream(Bucket::Jobs);
         let jobs_revision = history::stream_info(nats.js(), &jobs_stream).await?.last_seq;
@@ -242,7 +244,10 @@ impl Node {
     async fn start_log_writer(&self, parts: &Parts, store: Store) -> Result<(), NodeError> {
         let jobs = self.jobs.clone();
         let writer = LogWriter::new(
-            LogWriterConfig::new(self.instance.clone(), parts.lease),
+            LogWriterConfig {
+                triggers_bytes: parts.triggers_bytes,
+                ..LogWriterConfig::new(self.instance.clone(), parts.lease)
+            },
             parts.buckets.clone(),
             store,
             self.registry.clone(),
@@ -313,6 +318,7 @@ impl Node {
 struct Parts {
     buckets: Buckets,
     topology: Topology,
+    triggers_bytes: u64,
     clock: Clock,
     clock_tolerance: Option<Duration>,
     lease: Duration,

@@ -38,6 +38,7 @@ use tokio_util::task::TaskTracker;
 use self::definitions::Definitions;
 pub use self::history::History;
 pub use self::service::{DEADLINE, ENDPOINTS};
+use crate::alarm::Alarms;
 
 /// The service could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +76,7 @@ struct Api {
     topology: Topology,
     clock: Clock,
     history: History,
+    alarms: Alarms,
 }
 
 /// Registers the service and answers requests, in tasks of `tasks`, until `shutdown`; then those
@@ -88,7 +90,9 @@ pub async fn start(
     tasks: &TaskTracker,
 ) -> Result<(), ApiError> {
     let ApiParts { buckets, topology, history, clock } = parts;
+    let alarms = Alarms::new(buckets.clone(), clock.clone());
     let api = Api {
+        alarms,
         nats: buckets.nats().clone(),
         publisher: buckets.publisher().clone(),
         definitions: Definitions::new(buckets.clone()),

@@ -66,6 +66,7 @@ pub(super) async fn trigger(api: &Api, request: TriggerJob) -> Result<Triggered,
     };
     let call = Uuid::new_v4().to_string();
     let draft = draft(api, &message, due)?.header(CALL, &call);
+    has_room(api).await?;
     let stored = api.publisher.publish(draft).await.map_err(refused)?;
     if !stored.duplicate {
         announce(api, message).await;
@@ -90,6 +91,15 @@ pub(super) async fn trigger(api: &Api, request: TriggerJob) -> Result<Triggered,
         }
         sleep(Duration::from_millis(50)).await;
     }
+}
+
+/// Refuses when too many triggers wait already: their stream cannot refuse by itself.
+async fn has_room(api: &Api) -> Result<(), Problem> {
+    let Err(full) = api.topology.triggers_room().check().await else { return Ok(()) };
+    api.alarms.raise("triggers_full", crate::alarm::TRIGGERS_FULL).await;
+    Err(Problem::unavailable(format!(
+        "too many triggers wait: {full}; see that the schedulers run, and try again"
+    )))
 }
 
 fn params(params: Option<&Value>) -> Result<Option<Box<RawValue>>, Problem> {

@@ -20,13 +20,13 @@ use serde_json::value::RawValue;
 use taskparty_common::fire::{FireId, Intent, Plan, Skipped};
 use taskparty_common::name::Instance;
 use taskparty_common::outcome::Trigger;
-use taskparty_nats::bucket::Buckets;
+use taskparty_nats::bucket::{BucketError, Buckets};
 use taskparty_nats::clock::Clock;
 use taskparty_nats::connect::Nats;
 use taskparty_nats::fail_point;
 use taskparty_nats::join::Joiner;
 use taskparty_nats::lock::{self, Locks, Take};
-use taskparty_nats::publish::Publisher;
+use taskparty_nats::publish::{PublishError, Publisher};
 use taskparty_nats::topology::Topology;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -147,6 +147,12 @@ impl Firing {
             if connected && !self.waiting.any() {
                 match self.locks.take(&key, value.clone(), life).await {
                     Ok(taken) => return Some(taken),
+                    Err(BucketError::Write(PublishError::Full(text))) => {
+                        let message = format!(
+                            "NATS has no room to store anything ({text}): nothing fires until it has. Give the servers or the account more storage; nothing is lost"
+                        );
+                        self.alarms.raise("storage_full", &message).await;
+                    }
                     Err(error) => {
                         tracing::warn!(fire = %key, %error, "A lock is not confirmed; it is tried again.");
                     }

@@ -36,6 +36,7 @@ use chrono::{DateTime, Utc};
 use taskparty_common::name::{Instance, JobId};
 use taskparty_nats::bucket::{BucketError, Buckets};
 use taskparty_nats::clock::Clock;
+use taskparty_nats::room::Room;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -43,6 +44,7 @@ use uuid::Uuid;
 
 use self::batch::Writer;
 use self::term::{Candidate, Term};
+use crate::alarm::Alarms;
 use crate::registry::Registry;
 use crate::store::Store;
 
@@ -64,6 +66,9 @@ pub struct LogWriterConfig {
     pub batch_wait: Duration,
     /// How long a fixed-delay chain may be without a run before it is started again. Default 60 s.
     pub chain_grace: Duration,
+    /// Bytes of triggers that may wait in NATS; past it retries and next runs wait in the history.
+    /// Default 1 GiB.
+    pub triggers_bytes: u64,
 }
 
 impl LogWriterConfig {
@@ -76,6 +81,7 @@ impl LogWriterConfig {
             batch_events: 1000,
             batch_wait: Duration::from_millis(5),
             chain_grace: Duration::from_secs(60),
+            triggers_bytes: 1024 << 20,
         }
     }
 }
@@ -149,6 +155,8 @@ struct Parts {
     clock: Clock,
     jobs: Arc<dyn JobSource>,
     status: StatusHandle,
+    triggers_room: Room,
+    alarms: Alarms,
     /// Something waits in the outbox.
     decided: Notify,
 }
@@ -174,7 +182,11 @@ impl LogWriter {
         };
         candidate.claim_store().await?;
         let writer = Writer::new(store.clone(), config.lease);
+        let nats = buckets.nats().clone();
+        let triggers = nats.names().triggers_stream();
         let parts = Parts {
+            triggers_room: Room::new(nats, triggers, config.triggers_bytes),
+            alarms: Alarms::new(buckets.clone(), clock.clone()),
             config,
             buckets,
             store,

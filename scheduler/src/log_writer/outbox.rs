@@ -19,6 +19,7 @@ use taskparty_nats::subject::Names;
 use tokio_util::sync::CancellationToken;
 
 use super::Parts;
+use crate::alarm::TRIGGERS_FULL;
 use crate::store::{OutboxKind, Posting, StoreError};
 
 /// Rows that are taken at once.
@@ -96,6 +97,12 @@ async fn drain(parts: &Parts, stop: &CancellationToken) -> Result<(), StoreError
 
 async fn publish(parts: &Parts, posting: &Posting) -> Result<(), String> {
     let names = parts.buckets.nats().names();
+    if posting.kind != OutboxKind::Alert
+        && let Err(full) = parts.triggers_room.check().await
+    {
+        parts.alarms.raise("triggers_full", TRIGGERS_FULL).await;
+        return Err(full.to_string());
+    }
     let draft = match posting.kind {
         OutboxKind::Retry => retry(names, posting),
         OutboxKind::Next => next(names, posting),

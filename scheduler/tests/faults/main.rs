@@ -5,6 +5,7 @@
 
 mod deleted;
 mod facts;
+mod full;
 mod restart;
 mod rig;
 mod shop;
