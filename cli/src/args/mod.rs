@@ -98,7 +98,7 @@ pub(crate) struct NatsArgs {
 pub(crate) enum Command {
     /// Everything on this machine, with nothing to configure: NATS, a node, and jobs to watch.
     Dev(DevArgs),
-    /// Run a node: any of scheduler, log-writer, api.
+    /// Run a node: any of scheduler, log-writer, api, script.
     Serve(ServeArgs),
     /// Define, look at, pause and trigger jobs.
     #[command(subcommand)]

@@ -33,7 +33,8 @@ pub(crate) struct DevArgs {
 Examples:
   taskparty serve
   taskparty serve --roles scheduler --nats-url nats://nats-1:4222,nats://nats-2:4222
-  taskparty serve --roles log-writer,api --store-url sqlite:/var/lib/taskparty/history.db")]
+  taskparty serve --roles log-writer,api --store-url sqlite:/var/lib/taskparty/history.db
+  taskparty serve --roles script --config /etc/taskparty/scripts.toml")]
 pub(crate) struct ServeArgs {
     /// What this node does. [default: scheduler,log-writer,api]
     #[arg(long, value_enum, value_delimiter = ',', value_name = "ROLES")]
@@ -52,8 +53,7 @@ pub(crate) enum Role {
     LogWriter,
     /// Answers the command line.
     Api,
-    /// Not yet: runs scripts.
-    #[value(hide = true)]
+    /// Runs scripts, programs and HTTP requests, as far as the configuration allows.
     Script,
 }
 

@@ -19,6 +19,11 @@ impl Env {
         self.0.get(&OsString::from(name)).map(|value| value.to_string_lossy().into_owned())
     }
 
+    /// Every variable.
+    pub(super) fn all(&self) -> BTreeMap<OsString, OsString> {
+        self.0.clone()
+    }
+
     /// A variable as a path.
     pub(super) fn path(&self, name: &str) -> Option<PathBuf> {
         self.0.get(&OsString::from(name)).map(PathBuf::from)

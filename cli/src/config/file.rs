@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use config::{FileFormat, Value, ValueKind};
 use taskparty_common::job::nearest;
 
-use super::settings::SETTINGS;
+use super::settings::{BARE, SETTINGS};
 use crate::failure::Failure;
 
 /// The file that is read when none is named.
@@ -84,6 +84,12 @@ fn flatten(path: &str, value: Value, found: &mut Vec<(String, String)>) -> Resul
         }
         ValueKind::Nil => {}
         ValueKind::String(text) => found.push((path.into(), text)),
+        ValueKind::Boolean(value) if BARE.contains(&path) => {
+            found.push((path.into(), value.to_string()));
+        }
+        ValueKind::I64(value) if BARE.contains(&path) => {
+            found.push((path.into(), value.to_string()));
+        }
         _ => return Err(format!("{path}: write a text, in quotes")),
     }
     Ok(())
@@ -116,6 +122,8 @@ mod tests {
             "nats.urls: there is no such setting; did you mean \"nats.url\"?"
         );
         assert!(parse("prefix = 7").unwrap_err().contains("in quotes"));
+        let bare = parse("[script]\ninline = true\nslots = 8").unwrap();
+        assert_eq!(bare, [("script.inline", "true".into()), ("script.slots", "8".into())]);
         assert!(parse("prefix = ").unwrap_err().contains("line 1"));
     }
 }

@@ -6,6 +6,7 @@
 
 mod env;
 mod file;
+mod script;
 mod settings;
 
 use std::path::PathBuf;
@@ -20,6 +21,7 @@ use taskparty_nats::server::Search;
 use crate::args::Global;
 use crate::failure::Failure;
 pub(crate) use env::Env;
+pub(crate) use script::Script;
 use settings::{Layers, SETTINGS, Setting};
 
 /// Everything that is configured, checked.
@@ -35,6 +37,8 @@ pub(crate) struct Config {
     pub(crate) store_url: String,
     /// How long an executor may hold work without a sign of life.
     pub(crate) lease: Duration,
+    /// What the role `script` may run.
+    pub(crate) script: Script,
     /// Where to look for a nats-server to start.
     pub(crate) nats_server: Search,
     /// Who we are, as `user@host`.
@@ -112,6 +116,7 @@ impl Config {
             roles: take("serve.roles").text(),
             store_url: take("store.url").text(),
             lease: take("lease").parse("lease", lease)?,
+            script: Script::read(&mut take, env)?,
             nats_server: Search {
                 explicit: path(take("dev.nats_server")),
                 path: env.path("PATH").map(Into::into),

@@ -94,8 +94,34 @@ pub(super) const SETTINGS: &[Setting] = &[
         Show::Plain,
     ),
     setting("lease", "", &["TASKPARTY_LEASE"], Some("30s"), Show::Plain),
+    setting("script.app", "", &["TASKPARTY_SCRIPT_APP"], Some("scripts"), Show::Plain),
+    setting("script.folder", "", &["TASKPARTY_SCRIPT_FOLDER"], None, Show::Plain),
+    setting("script.inline", "", &["TASKPARTY_SCRIPT_INLINE"], Some("false"), Show::Plain),
+    setting("script.programs", "", &["TASKPARTY_SCRIPT_PROGRAMS"], Some("false"), Show::Plain),
+    setting("script.interpreters.shell", "", &["TASKPARTY_SCRIPT_SHELL"], None, Show::Plain),
+    setting("script.interpreters.python", "", &["TASKPARTY_SCRIPT_PYTHON"], None, Show::Plain),
+    setting("script.interpreters.node", "", &["TASKPARTY_SCRIPT_NODE"], None, Show::Plain),
+    setting("script.slots", "", &["TASKPARTY_SCRIPT_SLOTS"], Some("4"), Show::Plain),
+    setting("script.grace", "", &["TASKPARTY_SCRIPT_GRACE"], Some("5s"), Show::Plain),
+    setting("script.drain", "", &["TASKPARTY_SCRIPT_DRAIN"], Some("30s"), Show::Plain),
+    setting(
+        "script.fatal_exit_code",
+        "",
+        &["TASKPARTY_SCRIPT_FATAL_EXIT_CODE"],
+        Some("100"),
+        Show::Plain,
+    ),
+    setting("script.env", "", &["TASKPARTY_SCRIPT_ENV"], None, Show::Plain),
+    setting("script.job_env", "", &["TASKPARTY_SCRIPT_JOB_ENV"], Some("JOB_*"), Show::Plain),
+    setting("script.http.allow", "", &["TASKPARTY_SCRIPT_HTTP_ALLOW"], None, Show::Plain),
+    setting("script.http.secrets", "", &["TASKPARTY_SCRIPT_HTTP_SECRETS"], None, Show::Plain),
+    setting("script.http.ca", "", &["TASKPARTY_SCRIPT_HTTP_CA"], None, Show::Plain),
     setting("dev.nats_server", "", &["TASKPARTY_NATS_SERVER"], None, Show::Plain),
 ];
+
+/// Those that are a number or a switch: the file may have them without quotes.
+pub(super) const BARE: &[&str] =
+    &["script.inline", "script.programs", "script.slots", "script.fatal_exit_code"];
 
 /// Where values come from, the first wins.
 #[derive(Debug)]

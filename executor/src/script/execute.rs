@@ -67,7 +67,10 @@ pub(super) async fn run(
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    let mut group = Group::start().map_err(|error| cannot_start(&prepared.name, &error))?;
+    let mut group = Group::start().map_err(|error| {
+        let text = format!("the guard of its processes, /bin/sh, cannot be started: {error}");
+        Failure::Handler(HandlerError::retry(text))
+    })?;
     let child =
         group.spawn(&mut command).await.map_err(|error| cannot_start(&prepared.name, &error))?;
     let input = params.stdin.unwrap_or_else(|| json.get().to_owned());
