@@ -26,8 +26,8 @@ pub(crate) struct Plan {
     pub(crate) roles: BTreeSet<Role>,
     pub(crate) store_url: String,
     pub(crate) host: String,
-    /// How long an executor may hold work without a sign of life.
-    pub(crate) lease: Duration,
+    /// The lease, and what the streams are like.
+    pub(crate) topology: TopologyConfig,
 }
 
 /// Starts a node; it ends with `shutdown`.
@@ -39,7 +39,7 @@ pub(crate) async fn start(
 ) -> Result<Node, Failure> {
     let config = NodeConfig {
         roles: plan.roles,
-        topology: TopologyConfig { lease: plan.lease, ..TopologyConfig::default() },
+        topology: plan.topology,
         store: plan.store_url,
         host: plan.host,
         drain: DRAIN,

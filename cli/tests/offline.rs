@@ -81,6 +81,11 @@ async fn a_wrong_configuration_is_named_with_file_and_nearest_name() {
     desk.file("taskparty.toml", "[nats]\nulr = \"x\"\n");
     desk.run(&["config"]).await.exits(2).says("taskparty.toml").says("nats.url");
     desk.run(&["config", "--config", "missing.toml"]).await.exits(2).says("missing.toml");
+    for (setting, right) in [("results_bytes = \"2GB\"", "2GiB"), ("replicas = \"2\"", "1, 3 or 5")]
+    {
+        desk.file("taskparty.toml", &format!("{setting}\n"));
+        desk.run(&["serve"]).await.exits(2).says("from file taskparty.toml").says(right);
+    }
     desk.file("taskparty.toml", "prefix = \"Upper\"\n");
     desk.run(&["job", "list"]).await.exits(2).says("prefix (from file taskparty.toml)");
 }

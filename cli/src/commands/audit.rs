@@ -41,7 +41,7 @@ pub(super) async fn run(
     let (from, to) = period(&args, clock.now())?;
     let mut audit = AuditConfig::new(from, to);
     audit.settle = time("--settle", &args.settle)?;
-    (audit.lease, audit.starts, audit.clock) = (config.lease, args.starts, clock.clone());
+    (audit.lease, audit.starts, audit.clock) = (config.topology.lease, args.starts, clock.clone());
     let nats = connect(&config.nats).await?;
     let client = Client::on(nats.clone(), config.who.clone());
     let report = ask(&nats, &client, audit, output).await;

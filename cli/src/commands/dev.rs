@@ -10,6 +10,7 @@ use std::time::Duration;
 use taskparty_nats::clock::Clock;
 use taskparty_nats::connect::{ConnectConfig, DEFAULT_URL, Nats, connect};
 use taskparty_nats::server::{Port, Server, ServerConfig, ServerError, find};
+use taskparty_nats::topology::TopologyConfig;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -80,7 +81,8 @@ async fn with_server(
         roles: node::ALL.into(),
         store_url: format!("sqlite:{}", folder.path.join("history.db").display()),
         host: config.host.clone(),
-        lease: config.lease,
+        // There is one server.
+        topology: TopologyConfig { replicas: None, ..config.topology.clone() },
     };
     let node = node::start(plan, nats.clone(), clock.clone(), shutdown.clone()).await?;
     greet(server, folder, &nats, output);

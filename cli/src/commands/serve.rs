@@ -34,7 +34,7 @@ pub(crate) async fn run(config: &Config, clock: &Clock) -> Outcome {
             roles: scheduler,
             store_url: config.store_url.clone(),
             host: config.host.clone(),
-            lease: config.lease,
+            topology: config.topology.clone(),
         };
         Some(node::start(plan, nats.clone(), clock.clone(), shutdown.clone()).await?)
     };

@@ -8,6 +8,7 @@ mod env;
 mod file;
 mod script;
 mod settings;
+mod sizes;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use taskparty_common::duration;
 use taskparty_common::name::Prefix;
 use taskparty_nats::connect::{ConnectConfig, Secret, Tls, read_context};
 use taskparty_nats::server::Search;
+use taskparty_nats::topology::TopologyConfig;
 
 use crate::args::Global;
 use crate::failure::Failure;
@@ -35,10 +37,10 @@ pub(crate) struct Config {
     pub(crate) roles: String,
     /// Where history is.
     pub(crate) store_url: String,
-    /// How long an executor may hold work without a sign of life.
-    pub(crate) lease: Duration,
     /// What the role `script` may run.
     pub(crate) script: Script,
+    /// The lease, the sizes of streams, and how often they are stored.
+    pub(crate) topology: TopologyConfig,
     /// Where to look for a nats-server to start.
     pub(crate) nats_server: Search,
     /// Who we are, as `user@host`.
@@ -115,8 +117,16 @@ impl Config {
             log: take("log").given(),
             roles: take("serve.roles").text(),
             store_url: take("store.url").text(),
-            lease: take("lease").parse("lease", lease)?,
             script: Script::read(&mut take, env)?,
+            topology: TopologyConfig {
+                replicas: take("replicas").parse_given("replicas", sizes::replicas)?,
+                lease: take("lease").parse("lease", lease)?,
+                dispatch_bytes: take("dispatch_bytes").parse("dispatch_bytes", sizes::bytes)?,
+                results_bytes: take("results_bytes").parse("results_bytes", sizes::bytes)?,
+                logs_bytes: take("logs_bytes").parse("logs_bytes", sizes::bytes)?,
+                alerts_bytes: take("alerts_bytes").parse("alerts_bytes", sizes::bytes)?,
+                ..TopologyConfig::default()
+            },
             nats_server: Search {
                 explicit: path(take("dev.nats_server")),
                 path: env.path("PATH").map(Into::into),

@@ -15,7 +15,7 @@ pub(super) struct Setting {
     /// Its variables, the first wins.
     env: &'static [&'static str],
     /// What holds when nothing is said.
-    default: Option<&'static str>,
+    pub(super) default: Option<&'static str>,
     /// How it is shown.
     show: Show,
 }
@@ -116,6 +116,11 @@ pub(super) const SETTINGS: &[Setting] = &[
     setting("script.http.allow", "", &["TASKPARTY_SCRIPT_HTTP_ALLOW"], None, Show::Plain),
     setting("script.http.secrets", "", &["TASKPARTY_SCRIPT_HTTP_SECRETS"], None, Show::Plain),
     setting("script.http.ca", "", &["TASKPARTY_SCRIPT_HTTP_CA"], None, Show::Plain),
+    setting("replicas", "", &["TASKPARTY_REPLICAS"], None, Show::Plain),
+    setting("dispatch_bytes", "", &["TASKPARTY_DISPATCH_BYTES"], Some("256MiB"), Show::Plain),
+    setting("results_bytes", "", &["TASKPARTY_RESULTS_BYTES"], Some("2GiB"), Show::Plain),
+    setting("logs_bytes", "", &["TASKPARTY_LOGS_BYTES"], Some("512MiB"), Show::Plain),
+    setting("alerts_bytes", "", &["TASKPARTY_ALERTS_BYTES"], Some("32MiB"), Show::Plain),
     setting("dev.nats_server", "", &["TASKPARTY_NATS_SERVER"], None, Show::Plain),
 ];
 
