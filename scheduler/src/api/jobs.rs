@@ -1,10 +1,15 @@
 //! `job.list`, `job.get`, `job.next`: looking at jobs.
 
-use taskparty_common::schedule::OccurrenceKind;
+use chrono::{DateTime, Utc};
+use taskparty_common::duration;
+use taskparty_common::fire::TriggerRequest;
+use taskparty_common::job::Job;
+use taskparty_common::schedule::{OccurrenceKind, Timing};
+use taskparty_nats::history;
 
 use super::Api;
 use super::apply::fires;
-use super::definitions::{Stored, job_id};
+use super::definitions::{Stored, job_id, unreadable};
 use super::problem::Problem;
 use super::wire::{JobView, ListJobs, NextFires, OneJob, Page, Upcoming, UpcomingFire};
 
@@ -96,22 +101,43 @@ pub(super) async fn next(api: &Api, request: NextFires) -> Result<Upcoming, Prob
     let now = api.clock.now();
     let after = request.after.unwrap_or(now);
     let n = request.n.unwrap_or(5).min(MOST_FIRES);
-    let items = job.spec.schedule.iter().flat_map(|schedule| {
+    let mut items = Vec::new();
+    let mut after_each_run = None;
+    if let Some(schedule) = &job.spec.schedule {
         let zone = schedule.timezone();
-        schedule.upcoming(job.meta.anchor, after).take(n).map(|occurrence| {
-            let local = zone.local(occurrence.at);
-            UpcomingFire {
-                at: occurrence.at,
-                local: local.to_rfc3339_opts(chrono::SecondsFormat::AutoSi, false),
-                weekday: local.format("%A").to_string(),
-                skipped: occurrence.kind == OccurrenceKind::Gap,
-            }
-        })
-    });
+        if let Timing::FixedDelay(delay) = schedule.timing() {
+            after_each_run = Some(duration::format(*delay));
+            let next = match chained(api, &job).await? {
+                Some(next) => Some(next),
+                None => schedule.first_delayed(job.meta.since),
+            };
+            let next = next.filter(|next| *next > after && n > 0);
+            items.extend(next.map(|at| UpcomingFire::at(at, zone)));
+        }
+        items.extend(schedule.upcoming(job.meta.anchor, after).take(n).map(|occurrence| {
+            let skipped = occurrence.kind == OccurrenceKind::Gap;
+            UpcomingFire { skipped, ..UpcomingFire::at(occurrence.at, zone) }
+        }));
+    }
     Ok(Upcoming {
         id: request.id,
         timezone: job.spec.timezone().into(),
         paused: job.is_paused(now),
-        items: items.collect(),
+        after_each_run,
+        items,
     })
+}
+
+/// When the next run of a fixed delay is due, where one waits for its time.
+async fn chained(api: &Api, job: &Job) -> Result<Option<DateTime<Utc>>, Problem> {
+    let names = api.nats.names();
+    let (stream, subject) = (names.triggers_stream(), names.next_delay(&job.spec.id));
+    let waits = history::last_by_subject(api.nats.js(), &stream, &subject);
+    let record = waits.await.map_err(unreadable)?;
+    let trigger: Option<TriggerRequest> =
+        record.and_then(|record| serde_json::from_slice(&record.payload).ok());
+    // One of an earlier past of the job will fire nothing. History keeps milliseconds.
+    let past = job.meta.since.timestamp_millis();
+    let ours = |next: &TriggerRequest| next.since.is_some_and(|at| at.timestamp_millis() == past);
+    Ok(trigger.filter(ours).map(|next| next.at))
 }

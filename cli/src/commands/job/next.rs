@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::{DateTime, Utc};
 use serde::Serialize;
 use taskparty_common::schedule::{
     Fold, Gap, OccurrenceKind, Schedule, ScheduleError, ScheduleSpec,
@@ -44,8 +44,9 @@ pub(super) async fn run(args: NextArgs, config: &Config, output: Output, clock: 
                         "the job is paused: it fires at none of these times until it goes on",
                     );
                 }
-                output.print(&upcoming, |upcoming| {
-                    table(&upcoming.timezone, &upcoming.items, output)
+                output.print(&upcoming, |upcoming| match &upcoming.after_each_run {
+                    Some(delay) => chain(delay, upcoming, output),
+                    None => table(&upcoming.timezone, &upcoming.items, output),
                 })?;
                 Ok(Exit::Done)
             })
@@ -74,13 +75,8 @@ fn of_expression(args: &NextArgs, after: DateTime<Utc>, output: Output) -> Outco
     let schedule = Schedule::new(&spec).map_err(wrong)?;
     let zone = schedule.timezone();
     let items = schedule.upcoming(after, after).take(args.n).map(|occurrence| {
-        let local = zone.local(occurrence.at);
-        UpcomingFire {
-            at: occurrence.at,
-            local: local.to_rfc3339_opts(SecondsFormat::AutoSi, false),
-            weekday: local.format("%A").to_string(),
-            skipped: occurrence.kind == OccurrenceKind::Gap,
-        }
+        let skipped = occurrence.kind == OccurrenceKind::Gap;
+        UpcomingFire { skipped, ..UpcomingFire::at(occurrence.at, zone) }
     });
     let fires = Fires { timezone: zone.name().into(), items: items.collect(), next: None };
     output.print(&fires, |fires| table(&fires.timezone, &fires.items, output))?;
@@ -116,6 +112,16 @@ fn word<T: Copy + Default>(
         Problem::field(option, Some(format!("{given:?}")), format!("it is one of {}", known()))
             .into()
     })
+}
+
+/// Of a fixed delay the next fire is known at most.
+fn chain(delay: &str, upcoming: &Upcoming, output: Output) -> String {
+    output.note(&format!("it fires {delay} after the end of each run"));
+    if upcoming.items.is_empty() {
+        output.note("when that is next is known when the run in hand has ended");
+        return String::new();
+    }
+    table(&upcoming.timezone, &upcoming.items, output)
 }
 
 fn table(timezone: &str, items: &[UpcomingFire], output: Output) -> String {

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, SecondsFormat, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use taskparty_common::job::Meta;
+use taskparty_common::schedule::Zone;
 use uuid::Uuid;
 
 /// `job.apply`: save these jobs. All are checked before the first is saved.
@@ -220,6 +221,10 @@ pub struct Upcoming {
     pub timezone: String,
     /// It has no scheduled fires now.
     pub paused: bool,
+    /// For a fixed delay: how long after the end of each run the next one fires, like `30s`. Of
+    /// its fires only the next is known, and that only while no run goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after_each_run: Option<String>,
     /// In order.
     pub items: Vec<UpcomingFire>,
 }
@@ -236,6 +241,19 @@ pub struct UpcomingFire {
     /// Its local time does not exist: recorded as skipped, not run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub skipped: bool,
+}
+
+impl UpcomingFire {
+    /// A fire at `at`, as the clocks in `zone` show it.
+    pub fn at(at: DateTime<Utc>, zone: &Zone) -> Self {
+        let local = zone.local(at);
+        Self {
+            at,
+            local: local.to_rfc3339_opts(SecondsFormat::AutoSi, false),
+            weekday: local.format("%A").to_string(),
+            skipped: false,
+        }
+    }
 }
 
 /// `job.trigger`.
