@@ -56,6 +56,10 @@ pub(crate) async fn schedulers(config: &Config, output: Output, clock: &Clock) -
                 "instance",
                 "jobs",
                 "jobs revision",
+                "fires (last minute)",
+                "late p50",
+                "p99",
+                "max",
                 "version",
                 "host",
                 "pid",
@@ -66,6 +70,10 @@ pub(crate) async fn schedulers(config: &Config, output: Output, clock: &Clock) -
                     scheduler.instance.to_string(),
                     scheduler.jobs.to_string(),
                     scheduler.jobs_revision.to_string(),
+                    scheduler.late.map_or(0, |late| late.fires).to_string(),
+                    ms(scheduler.late.map(|late| late.p50_ms)),
+                    ms(scheduler.late.map(|late| late.p99_ms)),
+                    ms(scheduler.late.map(|late| late.max_ms)),
                     scheduler.version.clone(),
                     scheduler.host.clone(),
                     scheduler.pid.to_string(),
@@ -77,4 +85,8 @@ pub(crate) async fn schedulers(config: &Config, output: Output, clock: &Clock) -
         Ok(Exit::Done)
     })
     .await
+}
+
+fn ms(time: Option<u64>) -> String {
+    time.map_or_else(|| "-".into(), |ms| format!("{ms}ms"))
 }
