@@ -5,6 +5,7 @@ use taskparty_common::schedule::tzdata_version;
 use taskparty_nats::history::{consumer_info, stream_info};
 use taskparty_nats::subject::{Bucket, LOG_WRITER, SCHEDULERS};
 
+use super::definitions::unreadable;
 use super::problem::Problem;
 use super::wire::{Check, Diagnosis, Executors, Nothing, Schedulers};
 use super::{Api, live, topology};
@@ -36,12 +37,9 @@ pub(super) async fn run(api: &Api, _: Nothing) -> Result<Diagnosis, Problem> {
     Ok(Diagnosis { items, next: None, now: api.clock.now() })
 }
 
-fn cannot(check: &str, problem: impl std::fmt::Display) -> Check {
-    Check::fail(
-        check,
-        format!("could not be checked: {problem}"),
-        "look at the NATS servers: `nats server report jetstream`",
-    )
+fn cannot(check: &str, problem: Problem) -> Check {
+    // What could not be done says what to do by itself.
+    Check::fail(check, format!("could not be checked: {problem}"), "")
 }
 
 async fn topology_is_right(api: &Api) -> Check {
@@ -52,7 +50,7 @@ async fn topology_is_right(api: &Api) -> Check {
             let wrong: Vec<&str> = found
                 .items
                 .iter()
-                .filter(|item| item.state != "ok")
+                .filter(|item| item.state != "ok" && item.state != topology::LATER)
                 .map(|item| item.name.as_str())
                 .collect();
             if wrong.is_empty() {
@@ -84,7 +82,7 @@ async fn streams_have_room(api: &Api) -> Vec<Check> {
     ];
     for stream in streams {
         match stream_info(api.nats.js(), &stream).await {
-            Err(error) => checks.push(cannot(NAME, error)),
+            Err(error) => checks.push(cannot(NAME, unreadable(error))),
             Ok(info) => {
                 let percent =
                     info.max_bytes.map(|most| info.bytes.saturating_mul(100) / most.max(1));
@@ -148,7 +146,7 @@ async fn log_writer_follows(api: &Api) -> Check {
     const NAME: &str = "log writer";
     let stream = api.nats.names().results_stream();
     match consumer_info(api.nats.js(), &stream, LOG_WRITER).await {
-        Err(error) => cannot(NAME, error),
+        Err(error) => cannot(NAME, unreadable(error)),
         Ok(None) => Check::fail(
             NAME,
             "its consumer is missing",
@@ -175,7 +173,7 @@ async fn triggers_are_taken(api: &Api) -> Check {
     const NAME: &str = "triggers";
     let stream = api.nats.names().triggers_stream();
     match consumer_info(api.nats.js(), &stream, SCHEDULERS).await {
-        Err(error) => cannot(NAME, error),
+        Err(error) => cannot(NAME, unreadable(error)),
         Ok(None) => Check::fail(
             NAME,
             "their consumer is missing",
@@ -232,7 +230,7 @@ async fn jobs_are_sound(api: &Api) -> Check {
 async fn clock_is_right(api: &Api) -> Check {
     const NAME: &str = "clock";
     match api.buckets.entries(Bucket::Schedulers, ">").await {
-        Err(error) => cannot(NAME, error),
+        Err(error) => cannot(NAME, unreadable(error)),
         Ok(entries) => {
             let Some(latest) = entries.iter().map(|entry| entry.created).max() else {
                 return Check::ok(NAME, "nothing to compare it with");

@@ -1,26 +1,46 @@
 //! `topology.show`, `topology.apply`: streams, buckets and consumers, expected against found.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use taskparty_common::name::{App, Handler};
+use taskparty_nats::history::{ReadError, consumer_info};
 use taskparty_nats::topology::{Difference, Outcome, TopologyError};
 
-use super::Api;
+use super::definitions::unreadable;
 use super::problem::{Code, Problem};
 use super::wire::{Nothing, Page, Topology, TopologyItem};
+use super::{Api, live};
+
+/// A state: a job names it and nobody runs it yet; the scheduler makes it with the first fire, or
+/// when an executor comes.
+pub(super) const LATER: &str = "later";
 
 /// What is expected, and where the server differs.
 pub(super) async fn show(api: &Api, _: Nothing) -> Result<Topology, Problem> {
-    let mut items = Items::expected(api);
+    let work = Work::known(api).await?;
+    let mut items = Items::expected(api, &work);
     for difference in api.topology.differences().await.map_err(problem)? {
         let missing = difference.field.is_none();
         items.add(&difference, if missing { "missing" } else { "different" }, None);
+    }
+    for absent in work.absent(api).await? {
+        let state = if work.live.contains(&absent.handler) { "missing" } else { LATER };
+        items.set(api, &absent, state);
     }
     Ok(items.page())
 }
 
 /// Makes what is missing and changes what can be changed.
 pub(super) async fn apply(api: &Api, _: Nothing) -> Result<Topology, Problem> {
-    let mut items = Items::expected(api);
+    let work = Work::known(api).await?;
+    let mut items = Items::expected(api, &work);
+    for absent in work.absent(api).await? {
+        let (app, handler) = &absent.handler;
+        // It may have been there before, and been deleted by somebody.
+        api.topology.forget(app);
+        api.topology.ensure_handler(app, handler).await.map_err(problem)?;
+        items.set(api, &absent, "created");
+    }
     for applied in api.topology.apply().await.map_err(problem)? {
         match &applied.outcome {
             Outcome::Created => items.add(&applied.difference, "created", None),
@@ -33,6 +53,60 @@ pub(super) async fn apply(api: &Api, _: Nothing) -> Result<Topology, Problem> {
     Ok(items.page())
 }
 
+/// The handlers that somebody runs, or that a job names.
+struct Work {
+    named: BTreeSet<(App, Handler)>,
+    /// Those of live executors: the scheduler has made their consumers by now.
+    live: BTreeSet<(App, Handler)>,
+}
+
+impl Work {
+    async fn known(api: &Api) -> Result<Self, Problem> {
+        let executors = live::executors(api, Nothing {}).await?.items;
+        let live: BTreeSet<(App, Handler)> = executors
+            .into_iter()
+            .flat_map(|entry| entry.handlers.into_keys().map(move |name| (entry.app.clone(), name)))
+            .collect();
+        let mut named = live.clone();
+        for stored in api.definitions.all().await?.into_values() {
+            // A broken definition names nothing that is sure.
+            if let Some(Ok(job)) = stored.job() {
+                named.insert((job.spec.app, job.spec.handler));
+            }
+        }
+        Ok(Self { named, live })
+    }
+
+    /// Those whose consumer is not there.
+    async fn absent(&self, api: &Api) -> Result<Vec<Absent>, Problem> {
+        let mut absent = Vec::new();
+        for (app, handler) in &self.named {
+            let name = api.nats.names().dispatch_stream(app);
+            let what = match consumer_info(api.nats.js(), &name, handler.as_str()).await {
+                Ok(Some(_)) => continue,
+                Ok(None) => Part::Consumer,
+                Err(ReadError::NoStream(_)) => Part::StreamToo,
+                Err(error) => return Err(unreadable(error)),
+            };
+            absent.push(Absent { handler: (app.clone(), handler.clone()), what });
+        }
+        Ok(absent)
+    }
+}
+
+/// A handler whose consumer is not there.
+struct Absent {
+    handler: (App, Handler),
+    what: Part,
+}
+
+/// What of a handler is not there.
+#[derive(PartialEq, Eq)]
+enum Part {
+    Consumer,
+    StreamToo,
+}
+
 /// The things by name, in the order in which they are made.
 struct Items {
     order: Vec<String>,
@@ -40,12 +114,29 @@ struct Items {
 }
 
 impl Items {
-    fn expected(api: &Api) -> Self {
+    fn expected(api: &Api, work: &Work) -> Self {
         let mut items = Self { order: Vec::new(), items: BTreeMap::new() };
         for definition in api.topology.expected() {
             items.get(&definition.kind.to_string(), &definition.name);
         }
+        for (app, handler) in &work.named {
+            let stream = api.topology.expected_app(app);
+            items.get(&stream.kind.to_string(), &stream.name);
+            let consumer = api.topology.expected_handler(app, handler);
+            items.get(&consumer.kind.to_string(), &consumer.name);
+        }
         items
+    }
+
+    /// What is not there of a handler is in `state`.
+    fn set(&mut self, api: &Api, absent: &Absent, state: &str) {
+        let (app, handler) = &absent.handler;
+        let consumer = api.topology.expected_handler(app, handler);
+        self.get(&consumer.kind.to_string(), &consumer.name).state = state.into();
+        if absent.what == Part::StreamToo {
+            let stream = api.topology.expected_app(app);
+            self.get(&stream.kind.to_string(), &stream.name).state = state.into();
+        }
     }
 
     fn get(&mut self, kind: &str, name: &str) -> &mut TopologyItem {

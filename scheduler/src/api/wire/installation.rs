@@ -74,7 +74,8 @@ pub struct TopologyItem {
     pub kind: String,
     /// Its name.
     pub name: String,
-    /// `ok`, `missing`, `different`, `created`, `changed`.
+    /// `ok`, `missing`, `different`, `created`, `changed`; `later` for what a job names and nobody
+    /// has needed yet.
     pub state: String,
     /// What is different, setting by setting.
     #[serde(default)]
