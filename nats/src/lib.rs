@@ -4,6 +4,7 @@
 //! confirmed, locks that are taken once, leases that end on time, pulls that do not stall,
 //! watches that survive a reconnect. What must never be in here: a decision about a job.
 
+pub mod acl;
 pub mod bucket;
 pub mod clock;
 pub mod connect;

@@ -2,8 +2,6 @@
 
 use clap::{Args, Subcommand};
 
-use super::Later;
-
 /// `job …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum JobCommand {
@@ -35,7 +33,7 @@ pub(crate) enum JobCommand {
     Trigger(TriggerArgs),
     /// Not yet: run instants of the past.
     #[command(hide = true)]
-    Backfill(Later),
+    Backfill(BackfillArgs),
 }
 
 /// The options of `job apply`.
@@ -185,4 +183,24 @@ pub(crate) struct TriggerArgs {
     /// Not yet: wait for the end, and exit with the outcome.
     #[arg(long, hide = true)]
     pub(crate) wait: bool,
+}
+
+/// The options of `job backfill`: as they will be, so that the others are understood beside them.
+#[derive(Debug, Args)]
+pub(crate) struct BackfillArgs {
+    /// The job's id.
+    #[arg(value_name = "ID")]
+    _id: String,
+    /// The first instant.
+    #[arg(long = "from", value_name = "TIME")]
+    _from: Option<String>,
+    /// Up to before this instant.
+    #[arg(long = "to", value_name = "TIME")]
+    _to: Option<String>,
+    /// The overlap policy of these runs.
+    #[arg(long = "overlap", value_name = "POLICY")]
+    _overlap: Option<String>,
+    /// Also the instants that ran.
+    #[arg(long = "again")]
+    _again: bool,
 }

@@ -157,11 +157,19 @@ pub(crate) struct DoctorArgs {
     pub(crate) starts: Vec<PathBuf>,
 }
 
-/// Whatever stands behind a command of a later version.
+/// One executor.
+#[derive(Debug, Args)]
+pub(crate) struct DrainArgs {
+    /// The executor's instance id.
+    #[arg(value_name = "INSTANCE")]
+    _instance: String,
+}
+
+/// What comes after a command of a later version whose options are not decided.
 #[derive(Debug, Args)]
 pub(crate) struct Later {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    rest: Vec<String>,
+    #[arg(hide = true)]
+    _words: Vec<String>,
 }
 
 /// `executor …`
@@ -175,7 +183,7 @@ pub(crate) enum ExecutorCommand {
     List,
     /// Not yet: let an executor take no new work.
     #[command(hide = true)]
-    Drain(Later),
+    Drain(DrainArgs),
 }
 
 /// `scheduler …`
@@ -198,7 +206,17 @@ pub(crate) enum TopologyCommand {
     /// Make what is missing, and change what is different.
     #[command(after_help = "Examples:\n  taskparty topology apply")]
     Apply,
-    /// Not yet: the NATS permissions that an app needs.
-    #[command(hide = true)]
-    Acl(Later),
+    /// The NATS permissions that the executors of an app need, and those of a node.
+    #[command(
+        after_help = "Needs no server.\n\nExamples:\n  taskparty topology acl --app order-service\n  taskparty topology acl --app order-service -o json"
+    )]
+    Acl(AclArgs),
+}
+
+/// The options of `topology acl`.
+#[derive(Debug, Args)]
+pub(crate) struct AclArgs {
+    /// The app.
+    #[arg(long)]
+    pub(crate) app: String,
 }

@@ -2,8 +2,6 @@
 
 use clap::{Args, Subcommand};
 
-use super::Later;
-
 /// `run …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum RunCommand {
@@ -13,17 +11,17 @@ pub(crate) enum RunCommand {
     /// One run, with its attempts and alerts.
     #[command(
         visible_alias = "info",
-        after_help = "Examples:\n  taskparty run get 0199b2c4-8f00-7c1e-9a55-3d1f6f0c2b11"
+        after_help = "Examples:\n  taskparty run get 0199b2c4-8f00-7c1e-9a55-3d1f6f0c2b11\n  taskparty run get --job send-reminder --key order-1234"
     )]
     Get(OneRunArgs),
     /// What the run's handlers have logged.
     Logs(LogsArgs),
     /// Not yet: stop a run.
     #[command(hide = true)]
-    Cancel(Later),
+    Cancel(OneRunArgs),
     /// Not yet: make new attempts in a run that has failed.
     #[command(hide = true)]
-    Retry(Later),
+    Retry(RetryArgs),
 }
 
 /// The options of `run list`.
@@ -50,21 +48,38 @@ pub(crate) struct ListRunsArgs {
     pub(crate) after: Option<String>,
 }
 
-/// One run.
+/// One run: by its id, or by the key that it was triggered with.
 #[derive(Debug, Args)]
 pub(crate) struct OneRunArgs {
     /// The run's id.
-    pub(crate) run: String,
+    #[arg(required_unless_present = "key", conflicts_with_all = ["job", "key"])]
+    pub(crate) run: Option<String>,
+    /// The job of --key.
+    #[arg(long, value_name = "ID", requires = "key")]
+    pub(crate) job: Option<String>,
+    /// The latest run of --job that was triggered with this key.
+    #[arg(long, value_name = "KEY", requires = "job")]
+    pub(crate) key: Option<String>,
+}
+
+/// The options of `run retry`, as they will be.
+#[derive(Debug, Args)]
+pub(crate) struct RetryArgs {
+    #[command(flatten)]
+    _run: OneRunArgs,
+    /// The shards that succeeded, too.
+    #[arg(long = "all-shards")]
+    _all_shards: bool,
 }
 
 /// The options of `run logs`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  taskparty run logs 0199b2c4-8f00-7c1e-9a55-3d1f6f0c2b11\n  taskparty run logs 0199b2c4-8f00-7c1e-9a55-3d1f6f0c2b11 -f"
+    after_help = "Examples:\n  taskparty run logs 0199b2c4-8f00-7c1e-9a55-3d1f6f0c2b11\n  taskparty run logs 0199b2c4-8f00-7c1e-9a55-3d1f6f0c2b11 -f\n  taskparty run logs --job send-reminder --key order-1234"
 )]
 pub(crate) struct LogsArgs {
-    /// The run's id.
-    pub(crate) run: String,
+    #[command(flatten)]
+    pub(crate) run: OneRunArgs,
     /// Go on until the run has ended.
     #[arg(short, long)]
     pub(crate) follow: bool,

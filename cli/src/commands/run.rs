@@ -101,6 +101,18 @@ fn took(value: &Value) -> String {
     }
 }
 
+/// How far the handler said it is, as `30/100 rows`.
+fn progress(attempt: &Value) -> String {
+    let Some(progress) = attempt.get("progress").filter(|progress| progress.is_object()) else {
+        return "-".into();
+    };
+    let mut shown = number(progress, "done");
+    if progress.get("total").is_some_and(Value::is_u64) {
+        shown.push_str(&format!("/{}", number(progress, "total")));
+    }
+    format!("{shown} {}", text(progress, "note")).trim_end().to_owned()
+}
+
 fn why(run: &Value) -> String {
     let parts = [text(run, "skip_reason"), text(run, "code"), text(run, "trigger_message")];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": ")
@@ -126,7 +138,8 @@ fn row(run: &Value, clock: &Clock) -> [String; 9] {
 
 async fn get(args: OneRunArgs, config: &Config, output: Output, clock: &Clock) -> Outcome {
     with_client(config, |client| async move {
-        let run: Value = client.call("run", "get", &OneRun { run: args.run }).await?;
+        let OneRunArgs { run, job, key } = args;
+        let run: Value = client.call("run", "get", &OneRun { run, job, key }).await?;
         output.print(&run, |run| people(run, clock))?;
         Ok(Exit::Done)
     })
@@ -156,7 +169,8 @@ fn people(run: &Value, clock: &Clock) -> String {
     let tries = run.get("tries").and_then(Value::as_array);
     if let Some(tries) = tries.filter(|tries| !tries.is_empty()) {
         let mut table = Table::new(&[
-            "shard", "attempt", "state", "took", "instance", "code", "message", "output",
+            "shard", "attempt", "state", "took", "progress", "instance", "code", "message",
+            "output",
         ]);
         for attempt in tries {
             let output = attempt.get("output").filter(|output| !output.is_null());
@@ -165,6 +179,7 @@ fn people(run: &Value, clock: &Clock) -> String {
                 number(attempt, "attempt"),
                 text(attempt, "state").into(),
                 took(attempt),
+                progress(attempt),
                 text(attempt, "instance").into(),
                 text(attempt, "code").into(),
                 text(attempt, "message").into(),
@@ -206,12 +221,13 @@ async fn logs(args: LogsArgs, config: &Config, output: Output) -> Outcome {
     .await
 }
 
-async fn page(client: &Client, run: &str, after_seq: u64) -> Result<LogPage, Failure> {
-    client.call("run", "logs", &RunLogs { run: run.into(), after_seq, limit: None }).await
+async fn page(client: &Client, run: &OneRunArgs, after_seq: u64) -> Result<LogPage, Failure> {
+    let (run, job, key) = (run.run.clone(), run.job.clone(), run.key.clone());
+    client.call("run", "logs", &RunLogs { run, job, key, after_seq, limit: None }).await
 }
 
 /// Prints lines as they come, one JSON object a line where JSON was asked for, until the run ends.
-async fn follow(client: &Client, run: String, output: Output) -> Outcome {
+async fn follow(client: &Client, run: OneRunArgs, output: Output) -> Outcome {
     let mut after_seq = 0;
     loop {
         let page = page(client, &run, after_seq).await?;

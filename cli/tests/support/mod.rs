@@ -68,15 +68,21 @@ impl Ran {
 pub struct Desk {
     pub dir: tempfile::TempDir,
     url: Option<String>,
+    inbox: Option<String>,
 }
 
 impl Desk {
     pub fn new() -> Self {
-        Self { dir: tempfile::tempdir().unwrap(), url: None }
+        Self { dir: tempfile::tempdir().unwrap(), url: None, inbox: None }
     }
 
     pub fn with_url(url: impl Into<String>) -> Self {
         Self { url: Some(url.into()), ..Self::new() }
+    }
+
+    /// From now on with inboxes of this prefix.
+    pub fn inbox(&mut self, prefix: &str) {
+        self.inbox = Some(prefix.into());
     }
 
     /// Writes a file into the folder.
@@ -101,6 +107,9 @@ impl Desk {
         command.env("HOME", self.dir.path()).env("USER", "ada").env("HOSTNAME", "desk");
         if let Some(url) = &self.url {
             command.env("NATS_URL", url);
+        }
+        if let Some(prefix) = &self.inbox {
+            command.env("TASKPARTY_NATS_INBOX_PREFIX", prefix);
         }
         command
             .stdin(Stdio::null())
@@ -159,7 +168,9 @@ impl Rig {
         let server = Server::start(server).await.unwrap();
         let url = with_user(&server, user);
         let desk = Desk::with_url(&url);
-        let nats = connect(&ConnectConfig::new(url)).await.unwrap();
+        let inbox_prefix = user.split_once(':').map(|(name, _)| format!("_INBOX_{name}"));
+        let config = ConnectConfig { inbox_prefix, ..ConnectConfig::new(url) };
+        let nats = connect(&config).await.unwrap();
         let config = NodeConfig {
             roles: roles.iter().copied().collect(),
             topology: TopologyConfig::default(),
@@ -204,6 +215,19 @@ fn with_user(server: &Server, user: &str) -> String {
 
 fn store_url(dir: &Path) -> String {
     format!("sqlite:{}", dir.join("history.db").display())
+}
+
+/// What `look` finds, as soon as it finds something.
+pub async fn until<T>(look: impl AsyncFn() -> Option<T>) -> T {
+    let found = async {
+        loop {
+            if let Some(found) = look().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, found).await.expect("it happens in time")
 }
 
 /// A job file with one job on demand.

@@ -13,7 +13,7 @@ use super::Api;
 use super::definitions::unreadable;
 use super::problem::Problem;
 use super::runs::detail;
-use super::wire::{LogLine, LogPage, RunLogs};
+use super::wire::{LogLine, LogPage, OneRun, RunLogs};
 
 /// How many messages a page has when nothing is said, and at most.
 const PAGE: usize = 500;
@@ -30,7 +30,8 @@ const CLOCKS: TimeDelta = TimeDelta::seconds(30);
 
 /// A page of what the run's handlers wrote.
 pub(super) async fn logs(api: &Api, request: RunLogs) -> Result<LogPage, Problem> {
-    let run = detail(api, &request.run).await?.run;
+    let named = OneRun { run: request.run, job: request.job, key: request.key };
+    let run = detail(api, &named).await?.run;
     // Before the lines are read: what is written after this is on the next page.
     let ended = run.state.is_terminal();
     let limit = request.limit.unwrap_or(PAGE).clamp(1, MOST);

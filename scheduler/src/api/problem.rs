@@ -78,7 +78,7 @@ impl Code {
 pub struct Problem {
     /// What scripts go by.
     pub code: Code,
-    /// The kind of problem, in words.
+    /// This problem in a few words.
     pub title: String,
     /// This problem: what was wrong, where, and what to do.
     pub detail: String,
@@ -128,19 +128,31 @@ impl Problem {
     /// One field of the input is wrong.
     pub fn field(field: &str, value: Option<String>, problem: impl Into<String>) -> Self {
         let error = FieldError { field: field.into(), value, problem: problem.into() };
-        Self::invalid(error.to_string()).with(vec![ProblemField::new(error)])
+        Self::invalid(error.to_string())
+            .titled(format!("{field} is invalid"))
+            .with(vec![ProblemField::new(error)])
     }
 
     /// There is no job of this id.
     pub fn no_job(id: &str) -> Self {
         Self::new(Code::NotFound, format!("there is no job {id:?}; `taskparty job list` shows all"))
+            .titled("There is no such job")
     }
 
     /// There is no run of this id.
     pub fn no_run(run: &str) -> Self {
         let detail =
             format!("there is no run {run:?} in the history; `taskparty run list` shows all");
-        Self::new(Code::NotFound, detail)
+        Self::new(Code::NotFound, detail).titled("There is no such run")
+    }
+
+    /// No run of this job was triggered with this key.
+    pub fn no_run_of_key(job: &str, key: &str) -> Self {
+        let detail = format!(
+            "there is no run of job {job:?} with the key {key:?} in the history; \
+             `taskparty run list --job {job}` shows all"
+        );
+        Self::new(Code::NotFound, detail).titled("There is no such run")
     }
 
     /// Somebody else changed the job meanwhile; it has this revision now.
@@ -150,12 +162,25 @@ impl Problem {
         let detail = format!(
             "job {id:?} was changed by somebody else: it {found} now; look at it, then apply again"
         );
-        Self { revision: Some(revision), ..Self::new(Code::Conflict, detail) }
+        let problem = Self::new(Code::Conflict, detail).titled("The job was changed meanwhile");
+        Self { revision: Some(revision), ..problem }
     }
 
     /// Something that is needed does not answer.
     pub fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(Code::Unavailable, detail)
+    }
+
+    /// With these words instead of those for its kind.
+    pub fn titled(mut self, title: impl Into<String>) -> Self {
+        self.title = title.into();
+        self
+    }
+
+    /// The code and the detail in one line, as a header takes it: at most 400 characters.
+    pub(super) fn line(&self) -> String {
+        let text = format!("{}: {}", self.code.as_str(), self.detail);
+        text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(400).collect()
     }
 
     /// With the fields that are wrong.

@@ -1,6 +1,6 @@
 //! `run.list`, `run.get`: what happened, from history.
 
-use taskparty_common::name::JobId;
+use taskparty_common::name::{JobId, Key};
 use taskparty_common::outcome::RunState;
 use uuid::Uuid;
 
@@ -51,24 +51,30 @@ pub(super) async fn list(api: &Api, request: ListRuns) -> Result<Page<RunRow>, P
 
 /// One run with its attempts and alerts.
 pub(super) async fn get(api: &Api, request: OneRun) -> Result<RunDetail, Problem> {
-    detail(api, &request.run).await
+    detail(api, &request).await
 }
 
-pub(super) async fn detail(api: &Api, run: &str) -> Result<RunDetail, Problem> {
-    let id = Uuid::parse_str(run).map_err(|_| {
-        Problem::field(
-            "run",
-            Some(format!("{run:?}")),
-            "it is no run id; `taskparty run list` shows them",
-        )
-    })?;
-    api.history
-        .store()
-        .await?
-        .run(id)
-        .await
-        .map_err(unavailable)?
-        .ok_or_else(|| Problem::no_run(run))
+pub(super) async fn detail(api: &Api, named: &OneRun) -> Result<RunDetail, Problem> {
+    let store = api.history.store().await?;
+    let id = match (&named.run, &named.job, &named.key) {
+        (Some(run), None, None) => Uuid::parse_str(run).map_err(|_| {
+            Problem::field(
+                "run",
+                Some(format!("{run:?}")),
+                "it is no run id; `taskparty run list` shows them",
+            )
+        })?,
+        (None, Some(job), Some(key)) => {
+            let job = JobId::new(job);
+            let job = job.map_err(|error| Problem::field("job", None, error.to_string()))?;
+            let name = Key::new(key);
+            let name = name.map_err(|error| Problem::field("key", None, error.to_string()))?;
+            let found = store.run_of_key(&job, &name).await.map_err(unavailable)?;
+            found.ok_or_else(|| Problem::no_run_of_key(job.as_str(), key))?
+        }
+        _ => return Err(Problem::invalid("name the run by `run`, or by `job` and `key`")),
+    };
+    store.run(id).await.map_err(unavailable)?.ok_or_else(|| Problem::no_run(&id.to_string()))
 }
 
 pub(super) fn unavailable(error: StoreError) -> Problem {

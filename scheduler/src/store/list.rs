@@ -8,6 +8,8 @@ use std::fmt::Write as _;
 
 use chrono::{DateTime, Utc};
 use sqlx::AssertSqlSafe;
+use taskparty_common::fire::FireId;
+use taskparty_common::name::{JobId, Key};
 use taskparty_common::outcome::RunState;
 use uuid::Uuid;
 
@@ -21,6 +23,10 @@ const PAGE: u32 = 50;
 
 /// The most rows of a page.
 const MAX_PAGE: u32 = 1000;
+
+/// The latest run whose trigger had this key; in the words of the index `runs_of_key`.
+pub(super) const OF_KEY: &str = "SELECT id FROM runs WHERE lock_key = $1 \
+    AND trigger_kind IN ('manual', 'delayed') ORDER BY id DESC LIMIT 1";
 
 impl Store {
     /// Runs that `filter` lets through, newest first.
@@ -95,6 +101,16 @@ impl Store {
             alerts,
             pending,
         }))
+    }
+
+    /// The latest run of `job` that was triggered with `key`.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn run_of_key(&self, job: &JobId, key: &Key) -> Result<Option<Uuid>, StoreError> {
+        let lock = FireId::trigger(job.clone(), key.as_str()).lock_key();
+        let row = sqlx::query(OF_KEY).bind(lock).fetch_optional(self.readers()).await?;
+        row.map(|row| Columns::of(&row).uuid()).transpose()
     }
 
     async fn pending(&self, run: Vec<u8>) -> Result<Vec<PendingRow>, StoreError> {

@@ -74,6 +74,14 @@ struct Texts {
 }
 
 impl Store {
+    /// Whether `url` is one that this version can open; touches nothing.
+    ///
+    /// # Errors
+    /// [`StoreError::Url`].
+    pub fn check_url(url: &str) -> Result<(), StoreError> {
+        open::path_of(url).map(drop)
+    }
+
     /// Opens the store at `url`, `sqlite:PATH`; makes the file and its folder when they are
     /// missing, and brings the schema up to date.
     ///

@@ -246,6 +246,7 @@ async fn no_list_and_no_question_of_the_sweep_walks_or_sorts_all_runs() {
         RunFilter { states: vec![RunState::Failed], ..RunFilter::default() },
     ];
     let mut questions: Vec<String> = filters.iter().map(list::list).collect();
+    questions.push(list::OF_KEY.into());
     questions.push(watch::to_check_sql());
     questions.push(watch::last_of_chain_sql());
     for sql in questions {

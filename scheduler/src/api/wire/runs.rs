@@ -24,12 +24,20 @@ pub struct ListRuns {
     pub limit: Option<usize>,
 }
 
-/// Whatever names one run.
+/// Whatever names one run: `run`, or `job` and `key`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OneRun {
     /// The run's id.
-    pub run: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
+    /// The job of `key`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+    /// The key that it was triggered with; the latest run when the key was used again after its
+    /// time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
 }
 
 /// `run.logs`.
@@ -37,7 +45,14 @@ pub struct OneRun {
 #[serde(deny_unknown_fields)]
 pub struct RunLogs {
     /// The run's id.
-    pub run: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
+    /// The job of `key`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+    /// The key that it was triggered with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
     /// Only lines after this place.
     #[serde(default)]
     pub after_seq: u64,
