@@ -3,7 +3,7 @@
 //! Plain subscriptions: this looks on, stores nothing, and holds nothing up. Whoever wants to know
 //! what happened before asks `run list`.
 
-use std::collections::VecDeque;
+mod order;
 
 use anstyle::{AnsiColor, Style};
 use async_nats::{Message, Subscriber};
@@ -15,7 +15,9 @@ use taskparty_common::dispatch::{Alert, ResultRecord};
 use taskparty_common::fire::Fired;
 use taskparty_common::outcome::{Outcome, Trigger, TriggerResult};
 use taskparty_nats::connect::Nats;
+use tokio::time::{Instant, sleep_until};
 
+use self::order::Order;
 use crate::failure::Failure;
 use crate::output::{Colour, in_words};
 
@@ -34,8 +36,8 @@ pub(crate) enum Event {
 #[derive(Debug)]
 pub(crate) struct Events {
     messages: SelectAll<Subscriber>,
-    /// What one message brought and was not given out yet.
-    waiting: VecDeque<Event>,
+    /// What came and was not given out yet.
+    order: Order,
     prefix: String,
 }
 
@@ -52,7 +54,7 @@ impl Events {
         }
         Ok(Self {
             messages: select_all(subscribers),
-            waiting: VecDeque::new(),
+            order: Order::default(),
             prefix: format!("{}.", names.prefix()),
         })
     }
@@ -60,11 +62,24 @@ impl Events {
     /// The next event; none when the connection is closed.
     pub(crate) async fn next(&mut self) -> Option<Event> {
         loop {
-            if let Some(event) = self.waiting.pop_front() {
+            let now = Instant::now();
+            if let Some(event) = self.order.next(now) {
                 return Some(event);
             }
-            let message = self.messages.next().await?;
-            self.waiting.extend(read(&message, &self.prefix));
+            let due = self.order.due();
+            let turn = async {
+                match due {
+                    Some(due) => sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let message = tokio::select! {
+                message = self.messages.next() => message?,
+                () = turn => continue,
+            };
+            for event in read(&message, &self.prefix) {
+                self.order.take_in(event, now);
+            }
         }
     }
 }
