@@ -41,7 +41,9 @@ impl Failure {
 
     /// A promised part that this version does not have.
     pub(crate) fn not_yet(what: &str) -> Self {
-        Problem::new(Code::NotYet, format!("{what}: not yet in this version")).into()
+        Problem::new(Code::NotYet, format!("{what}: not yet in this version"))
+            .titled(format!("{what} is not there yet"))
+            .into()
     }
 }
 

@@ -104,8 +104,20 @@ async fn wrong_use_is_exit_code_2_and_what_is_not_there_yet_says_so() {
     ] {
         desk.run(args).await.exits(2).says("not yet");
     }
-    let problem = desk.run(&["-o", "json", "run", "retry", "x"]).await.exits(2).problem();
-    assert_eq!(problem["code"], "not_yet");
+    for args in [
+        &["run", "retry", "x", "--all-shards", "-o", "json"][..],
+        &["run", "cancel", "--job", "a", "--key", "k", "-o", "json"],
+        &["job", "backfill", "a", "--from", "x", "--to", "y", "-o", "json"],
+        &["executor", "drain", "i", "-o", "json"],
+        &["bench", "fires", "-o", "json"],
+    ] {
+        assert_eq!(desk.run(args).await.exits(2).problem()["code"], "not_yet");
+    }
+    // Before anything is connected.
+    let postgres = ["serve", "--store-url", "postgres://ada:secret@db/history"];
+    let ran = desk.run(&postgres).await.exits(2).says("not yet").says("sqlite:PATH");
+    assert!(!ran.stderr.contains("secret"), "{ran:#?}");
+    desk.run(&["run", "retry", "x", "--nonsense"]).await.exits(2).says("--nonsense");
 }
 
 #[tokio::test]
@@ -131,6 +143,7 @@ async fn every_command_has_help_with_examples() {
         "scheduler list",
         "topology show",
         "topology apply",
+        "topology acl",
     ] {
         let args: Vec<&str> = command.split(' ').chain(["--help"]).collect();
         let help = desk.run(&args).await.exits(0).stdout;

@@ -131,8 +131,10 @@ async fn garbage_gets_an_error_and_harms_nobody() {
             let code: u16 =
                 headers.get("Nats-Service-Error-Code").unwrap().as_str().parse().unwrap();
             assert!((400..500).contains(&code), "{noun}.{verb} {body:.20}: {code}");
-            assert!(headers.get("Nats-Service-Error").is_some());
+            let line = headers.get("Nats-Service-Error").unwrap().to_string();
             let problem: Value = serde_json::from_slice(&message.payload).unwrap();
+            let detail: String = problem["detail"].as_str().unwrap().chars().take(40).collect();
+            assert!(line.replace(' ', "").contains(&detail.replace([' ', '\n'], "")), "{line}");
             assert!(problem["code"].is_string() && problem["detail"].is_string(), "{problem}");
         }
         // What no request is needed for is answered, and so is no body at all.
@@ -324,5 +326,92 @@ async fn a_delayed_trigger_is_a_scheduled_run_until_its_time() {
     let soon = rig.ask("job", "trigger", json!({"id": "demand", "in": "300ms"})).await.unwrap();
     let run = rig.run_in_state(&soon["run"], "not_started").await;
     assert_eq!(run["trigger_result"], "no_executor");
+    rig.stop().await;
+}
+
+#[tokio::test]
+async fn a_run_is_named_by_the_key_that_it_was_triggered_with() {
+    let rig = Rig::start(&[Role::Scheduler, Role::LogWriter, Role::Api]).await;
+    rig.ask("job", "apply", json!({"jobs": [spec("a"), spec("b")]})).await.unwrap();
+    let mut runs = Vec::new();
+    for (job, when) in [("a", json!("1h")), ("b", Value::Null)] {
+        let mut trigger = json!({"id": job, "key": "order-1"});
+        if when.is_string() {
+            trigger["in"] = when;
+        }
+        runs.push(rig.ask("job", "trigger", trigger).await.unwrap()["run"].clone());
+    }
+    for (run, (job, state)) in runs.iter().zip([("a", "scheduled"), ("b", "waiting")]) {
+        rig.run_in_state(run, state).await;
+        let named = json!({"job": job, "key": "order-1"});
+        assert_eq!(rig.ask("run", "get", named.clone()).await.unwrap()["run"], *run);
+        assert_eq!(rig.ask("run", "logs", named).await.unwrap()["ended"], false);
+    }
+    let nobody = rig.ask("run", "get", json!({"job": "a", "key": "order-2"})).await.unwrap_err();
+    assert_eq!(
+        (&nobody["code"], &nobody["title"]),
+        (&json!("not_found"), &json!("There is no such run"))
+    );
+    for wrong in [json!({"key": "order-1"}), json!({"run": runs[0], "key": "order-1"})] {
+        assert_eq!(rig.ask("run", "get", wrong).await.unwrap_err()["code"], "invalid");
+    }
+    rig.stop().await;
+}
+
+#[tokio::test]
+async fn the_next_fire_of_a_fixed_delay_is_the_first_or_the_one_that_waits() {
+    let rig = Rig::start(&[Role::Scheduler, Role::LogWriter, Role::Api]).await;
+    let mut ahead = spec("ahead");
+    ahead["schedule"] = json!({"fixed_delay": "1h", "from": "2099-01-01T00:00:00"});
+    let mut chain = spec("chain");
+    chain["schedule"] = json!({"fixed_delay": "1h"});
+    chain["no_executor_wait"] = json!("0s");
+    rig.ask("job", "apply", json!({"jobs": [ahead, chain]})).await.unwrap();
+    let next = rig.ask("job", "next", json!({"id": "ahead"})).await.unwrap();
+    assert_eq!(next["after_each_run"], "1h");
+    assert_eq!(next["items"][0]["at"], "2099-01-01T00:00:00Z", "{next}");
+    // The first run of the other ends at once, as nobody can run it.
+    let look = async {
+        loop {
+            let next = rig.ask("job", "next", json!({"id": "chain"})).await.unwrap();
+            if let Some(at) = next["items"][0]["at"].as_str() {
+                return at.parse::<chrono::DateTime<chrono::Utc>>().unwrap();
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let at = tokio::time::timeout(PATIENCE, look).await.unwrap();
+    let wait = at - Clock::system().now();
+    assert!((3_000..=3_600).contains(&wait.num_seconds()), "{wait}");
+    rig.stop().await;
+}
+
+#[tokio::test]
+async fn the_topology_lists_what_jobs_and_executors_name_and_makes_it_on_demand() {
+    let rig = Rig::start(&[Role::Api]).await;
+    rig.ask("job", "apply", json!({"jobs": [spec("one")]})).await.unwrap();
+    let entry = json!({
+        "v": 1, "app": "mail", "instance": "m1", "handlers": {"send": {"slots": 1}},
+        "started_at": Clock::system().now(),
+    });
+    let buckets = rig.buckets().await;
+    buckets.put(Bucket::Executors, "mail.m1", entry.to_string(), None).await.unwrap();
+    let names = [
+        "TASKPARTY_DISPATCH_order-service",
+        "TASKPARTY_DISPATCH_order-service/settle",
+        "TASKPARTY_DISPATCH_mail",
+        "TASKPARTY_DISPATCH_mail/send",
+    ];
+    let states = async |verb: &str| {
+        let shown = rig.ask("topology", verb, json!({})).await.unwrap();
+        let items = shown["items"].as_array().unwrap().clone();
+        names.map(|name| {
+            let item = items.iter().find(|item| item["name"] == name);
+            item.unwrap_or_else(|| panic!("{name}: {shown}"))["state"].as_str().unwrap().to_owned()
+        })
+    };
+    assert_eq!(states("show").await, ["later", "later", "missing", "missing"]);
+    assert_eq!(states("apply").await, ["created"; 4]);
+    assert_eq!(states("show").await, ["ok"; 4]);
     rig.stop().await;
 }

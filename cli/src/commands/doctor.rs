@@ -11,7 +11,10 @@ use crate::args::DoctorArgs;
 use crate::client::Client;
 use crate::config::Config;
 use crate::failure::Exit;
-use crate::output::{Output, Table};
+use crate::output::{Output, folded};
+
+/// How wide what is said of a check may be: the whole line has less than 120 columns.
+const WIDTH: usize = 100;
 
 /// A larger difference between two clocks is said.
 const CLOCKS: TimeDelta = TimeDelta::seconds(2);
@@ -27,20 +30,28 @@ pub(crate) async fn run(
         return audit::run(args, config, output, clock).await;
     }
     let diagnosis = diagnose(config, clock).await;
-    output.print(&diagnosis, |diagnosis| {
-        let mut table = Table::new(&["", "check", "found", "to do"]);
-        for check in &diagnosis.items {
-            let word = match check.verdict {
-                Verdict::Ok => "ok",
-                Verdict::Warn => "warn",
-                Verdict::Fail => "FAIL",
-            };
-            table.row([word, &check.check, &check.what, &check.todo]);
-        }
-        table.text()
-    })?;
+    output.print(&diagnosis, |diagnosis| diagnosis.items.iter().map(people).collect())?;
     let failed = diagnosis.items.iter().any(|check| check.verdict == Verdict::Fail);
     Ok(if failed { Exit::Unsuccessful } else { Exit::Done })
+}
+
+/// `ok    jobs        4 jobs, none broken`, and below it what to do.
+fn people(check: &Check) -> String {
+    let word = match check.verdict {
+        Verdict::Ok => "ok",
+        Verdict::Warn => "warn",
+        Verdict::Fail => "FAIL",
+    };
+    let mut lines = folded(&check.what, WIDTH);
+    let todo = folded(&check.todo, WIDTH - 2);
+    let lead = |n: usize| if n == 0 { "→ " } else { "  " };
+    lines.extend(todo.iter().enumerate().map(|(n, line)| format!("{}{line}", lead(n))));
+    let mut text = String::new();
+    for (n, line) in lines.iter().enumerate() {
+        let (word, check) = if n == 0 { (word, check.check.as_str()) } else { ("", "") };
+        text.push_str(&format!("{word:<5} {check:<12} {line}\n"));
+    }
+    text
 }
 
 async fn diagnose(config: &Config, clock: &Clock) -> Diagnosis {
@@ -49,11 +60,8 @@ async fn diagnose(config: &Config, clock: &Clock) -> Diagnosis {
     let nats = match connect(&config.nats).await {
         Ok(nats) => nats,
         Err(error) => {
-            found.items.push(Check::fail(
-                "nats",
-                error.to_string(),
-                "mend the connection first; nothing else was checked",
-            ));
+            let todo = "mend this first; nothing else was checked";
+            found.items.push(Check::fail("nats", error.to_string(), todo));
             return found;
         }
     };
@@ -78,11 +86,8 @@ async fn diagnose(config: &Config, clock: &Clock) -> Diagnosis {
             }
         }
         Err(failure) => {
-            found.items.push(Check::fail(
-                "api",
-                failure.problem.detail,
-                "start a node with the role api: `taskparty serve`",
-            ));
+            // It says what to do by itself.
+            found.items.push(Check::fail("api", failure.problem.detail, ""));
         }
     }
     client.close().await;

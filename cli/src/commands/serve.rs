@@ -7,6 +7,7 @@ use taskparty_executor::{Executor, Nats, RunError};
 use taskparty_nats::clock::Clock;
 use taskparty_nats::connect::{ConnectError, connect_when_up};
 use taskparty_scheduler::Role;
+use taskparty_scheduler::store::Store;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -21,6 +22,10 @@ pub(crate) async fn run(config: &Config, clock: &Clock) -> Outcome {
     let Roles { scheduler, script } = Roles::read(&config.roles)?;
     // Before anything is connected: what is not configured is said at once.
     let executor = if script { Some(config.script.executor()?) } else { None };
+    if scheduler.contains(&Role::LogWriter) || scheduler.contains(&Role::Api) {
+        Store::check_url(&config.store_url)
+            .map_err(|error| Failure::invalid(format!("store.url: {error}")))?;
+    }
     let shutdown = cancel_on_signal()?;
     let nats = match connect_when_up(&config.nats, &shutdown).await {
         Ok(nats) => nats,

@@ -12,7 +12,7 @@ use serde::Serialize;
 use taskparty_scheduler::api::wire::Problem;
 
 use crate::failure::Failure;
-pub(crate) use table::{Table, ago, in_words, shown_time};
+pub(crate) use table::{Table, ago, folded, in_words, shown_time};
 
 /// How to print what was found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]

@@ -43,6 +43,22 @@ impl Table {
     }
 }
 
+/// Text in lines of at most `width` characters, broken at blanks; a longer word has a line of its
+/// own. No text is no line.
+pub(crate) fn folded(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 /// An instant, to the millisecond; to the second where there is no part of one.
 pub(crate) fn shown_time(at: DateTime<Utc>) -> String {
     let form =
@@ -90,6 +106,13 @@ mod tests {
         let mut table = Table::new(&["a", "b"]);
         table.row(["x\ny", ""]);
         assert_eq!(table.text(), "A    B\nx y");
+    }
+
+    #[test]
+    fn text_is_folded_at_blanks() {
+        assert_eq!(folded("one two  three\nfour", 8), ["one two", "three", "four"]);
+        assert_eq!(folded("monstrously long", 8), ["monstrously", "long"]);
+        assert!(folded(" ", 8).is_empty());
     }
 
     #[test]

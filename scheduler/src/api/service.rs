@@ -239,11 +239,7 @@ async fn respond(
         Ok(body) => body,
         Err(problem) => {
             tracing::debug!(noun = name.0, verb = name.1, code = problem.code.as_str(), %problem, "A request ended with a problem.");
-            // A header is one line.
-            headers.insert(
-                NATS_SERVICE_ERROR,
-                format!("{}: {}", problem.code.as_str(), problem.title).as_str(),
-            );
+            headers.insert(NATS_SERVICE_ERROR, problem.line().as_str());
             headers.insert(NATS_SERVICE_ERROR_CODE, problem.code.status().to_string().as_str());
             fitting(problem, most)
         }

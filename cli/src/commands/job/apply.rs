@@ -223,7 +223,7 @@ fn people(report: &Report) -> String {
         }
         if result.upcoming_before != result.upcoming_after {
             if result.change == Change::Updated {
-                text.push_str(&format!("  fired next: {}\n", times(&result.upcoming_before)));
+                text.push_str(&format!("  was to fire next: {}\n", times(&result.upcoming_before)));
             }
             text.push_str(&format!("  fires next: {}\n", times(&result.upcoming_after)));
         }
@@ -233,13 +233,16 @@ fn people(report: &Report) -> String {
         text.push_str(&format!("{deleted} {id}\n"));
     }
     let count = |change| report.results.iter().filter(|result| result.change == change).count();
-    text.push_str(&format!(
-        "{} created, {} updated, {unchanged} unchanged, {} deleted{}\n",
-        count(Change::Created),
-        count(Change::Updated),
-        report.deleted.len(),
-        if report.dry_run { " (dry run: nothing was changed)" } else { "" }
-    ));
+    let (created, updated) = (count(Change::Created), count(Change::Updated));
+    let deleted = report.deleted.len();
+    text.push_str(&if report.dry_run {
+        format!(
+            "would create {created}, update {updated}, leave {unchanged} as they are, delete {deleted} \
+             (dry run: nothing was changed)\n"
+        )
+    } else {
+        format!("{created} created, {updated} updated, {unchanged} unchanged, {deleted} deleted\n")
+    });
     text
 }
 
