@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
 mod deleted;
+mod executors;
 mod facts;
 mod full;
 mod restart;
