@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
+mod cluster;
 mod deleted;
 mod executors;
 mod facts;
