@@ -53,10 +53,10 @@ async fn an_expression_that_is_wrong_or_never_fires_is_said_to_be() {
 
 #[tokio::test]
 async fn the_configuration_says_where_each_value_came_from_and_hides_secrets() {
-    let desk = Desk::with_url("nats://ada:secret@one:4222,nats://two");
-    desk.file("taskparty.toml", "prefix = \"team-2\"\n[nats]\ntoken = \"secret\"\n");
+    let desk = Desk::with_url("nats://ada:hushed@one:4222,nats://two");
+    desk.file("taskparty.toml", "prefix = \"team-2\"\n[nats]\ntoken = \"hushed\"\n");
     let ran = desk.run(&["config", "--timeout", "2s", "-o", "json"]).await.exits(0);
-    assert!(!ran.stdout.contains("secret"), "{}", ran.stdout);
+    assert!(!ran.stdout.contains("hushed"), "{}", ran.stdout);
     let json = ran.json();
     let find = |name: &str| {
         let items = json["items"].as_array().unwrap();

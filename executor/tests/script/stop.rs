@@ -33,7 +33,7 @@ async fn a_timeout_ends_the_whole_group_and_the_result_comes_after_its_end() {
     let executor = bench.run(ScriptConfig { grace: Duration::from_millis(300), ..bench.config() });
     bench.script("it.sh", STUBBORN);
     let mut work = bench.rig.work("shell", json!({"file": "it.sh"}));
-    work["timeout_ms"] = json!(1_500);
+    work["timeout_ms"] = json!(4_000);
     let result = bench.rig.outcome(&work).await;
     assert_outcome(&result, Outcome::TimedOut, "timeout");
     assert!(result.retryable);
