@@ -14,6 +14,7 @@
 mod audit;
 mod decide;
 mod error;
+mod identity;
 mod list;
 mod load;
 mod open;
@@ -38,6 +39,7 @@ use uuid::Uuid;
 
 pub use decide::SetAside;
 pub use error::StoreError;
+use identity::Identity;
 pub use outbox::{OutboxKind, Posting};
 pub use record::{
     AlertPart, Attempt, Decision, Digest, Ending, FiredPart, Note, PlannedPart, ProgressPart, Run,
@@ -59,6 +61,7 @@ struct Inner {
     readers: SqlitePool,
     id: Uuid,
     path: PathBuf,
+    identity: Identity,
     texts: Texts,
     /// Transactions that are under way.
     tasks: TaskTracker,
@@ -101,6 +104,7 @@ impl Store {
                 writer: opened.writer,
                 readers: opened.readers,
                 id: opened.id,
+                identity: Identity::of(&path)?,
                 path,
                 texts,
                 tasks: TaskTracker::new(),
@@ -131,6 +135,7 @@ impl Store {
     {
         let inner = self.inner.clone();
         let task = self.inner.tasks.spawn(async move {
+            inner.identity.check(&inner.path)?;
             let mut transaction = inner.writer.begin_with("BEGIN IMMEDIATE").await?;
             let tx = Tx { connection: &mut transaction, texts: &inner.texts };
             match work(tx).await {

@@ -8,6 +8,8 @@ mod deleted;
 mod executors;
 mod facts;
 mod full;
+mod network;
 mod restart;
 mod rig;
 mod shop;
+mod sql;

@@ -1,0 +1,87 @@
+//! A scheduler, an executor or the log writer loses its connection, silently or not.
+
+use serde_json::json;
+use taskparty_nats::proxy::{Direction, Proxy};
+use taskparty_scheduler::Role;
+
+use crate::rig::Site;
+use crate::shop::Shop;
+
+/// Breaks the connection in each way in turn, while others go on.
+async fn break_it(site: &Site, proxy: &Proxy, starts: usize) {
+    proxy.cut();
+    site.more_starts(starts).await;
+    proxy.refuse();
+    site.more_starts(starts).await;
+    proxy.heal();
+    site.more_starts(starts).await;
+    // The connection stays, and nothing comes of it.
+    proxy.hold(Direction::ToClient);
+    site.more_starts(starts).await;
+    proxy.heal();
+    site.more_starts(starts).await;
+    proxy.hold(Direction::ToServer);
+    site.more_starts(starts).await;
+    proxy.heal();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scheduler_that_loses_its_connection_in_any_way_costs_nothing() {
+    let site = Site::single().await;
+    let proxy = Proxy::start(site.address()).await.unwrap();
+    let unsteady = site.node_at(&proxy.url(), &[Role::Scheduler]).await;
+    let steady = site.node_at(&site.url(), &[Role::Scheduler, Role::LogWriter]).await;
+    let shop = Shop::open(&site);
+    let jobs = site.each_second(40, "settle", json!({})).await;
+    site.more_starts(80).await;
+    break_it(&site, &proxy, 160).await;
+    site.all_fire_again(&jobs).await;
+    let judged = site.judge(&jobs).await;
+    judged.all_succeeded();
+    judged.say("unsteady scheduler");
+    assert_eq!(judged.again, 0);
+    shop.close().await;
+    unsteady.stop().await;
+    steady.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_executor_that_loses_its_connection_in_any_way_costs_nothing() {
+    let site = Site::single().await;
+    let proxy = Proxy::start(site.address()).await.unwrap();
+    let node = site.node().await;
+    let shops = [Shop::open_at(&site, &proxy.url()), Shop::open(&site)];
+    let mut jobs = site.each_second(30, "settle", json!({})).await;
+    jobs.extend(site.each_second(10, "work", json!({ "params": 400 })).await);
+    site.more_starts(80).await;
+    break_it(&site, &proxy, 120).await;
+    site.all_fire_again(&jobs).await;
+    let judged = site.judge(&jobs).await;
+    judged.all_succeeded();
+    judged.say("unsteady executor");
+    for shop in shops {
+        shop.close().await;
+    }
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_writer_that_loses_its_connection_in_any_way_costs_nothing() {
+    let site = Site::single().await;
+    let proxy = Proxy::start(site.address()).await.unwrap();
+    let writer = site.node_at(&proxy.url(), &[Role::LogWriter]).await;
+    let node = site.node_at(&site.url(), &[Role::Scheduler]).await;
+    let shop = Shop::open(&site);
+    let retry = json!({ "params": 1, "retry": { "max": 1, "initial": "100ms" } });
+    let mut jobs = site.each_second(30, "settle", json!({})).await;
+    jobs.extend(site.each_second(10, "fail", retry).await);
+    site.more_starts(80).await;
+    break_it(&site, &proxy, 120).await;
+    site.all_fire_again(&jobs).await;
+    let judged = site.judge(&jobs).await;
+    judged.all_succeeded();
+    judged.say("unsteady log writer");
+    shop.close().await;
+    writer.stop().await;
+    node.stop().await;
+}
