@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use async_nats::jetstream::consumer::{AckPolicy, pull};
+use async_nats::jetstream::consumer::{AckPolicy, Info, pull};
 use futures::StreamExt;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -48,7 +48,7 @@ pub struct Site {
 impl Site {
     /// A server whose leases are so long that no case sees one end.
     pub async fn start(subject: &Subject) -> Self {
-        Self::with_lease(subject, Duration::from_secs(60)).await
+        Self::with_lease(subject, 5 * PATIENCE).await
     }
 
     /// A server whose consumers have this ack-wait.
@@ -200,9 +200,18 @@ impl Site {
 
     /// How many messages of `handler` are in somebody's hands.
     pub async fn in_hand(&self, handler: &str) -> usize {
+        self.consumer(handler).await.num_ack_pending
+    }
+
+    /// How often a message of `handler` was handed to somebody.
+    pub async fn deliveries(&self, handler: &str) -> u64 {
+        self.consumer(handler).await.delivered.consumer_sequence
+    }
+
+    async fn consumer(&self, handler: &str) -> Info {
         let stream = self.nats.names().dispatch_stream(&self.app);
         let stream = self.nats.js().get_stream(stream).await.unwrap();
-        stream.consumer_info(handler).await.unwrap().num_ack_pending
+        stream.consumer_info(handler).await.unwrap()
     }
 
     /// The registry: the live executors, each with the revision of its entry.
@@ -210,7 +219,12 @@ impl Site {
         let bucket = self.nats.names().bucket(Bucket::Executors);
         let stored = self.stored(format!("KV_{bucket}"), format!("$KV.{bucket}.>")).await;
         let mut entries = BTreeMap::new();
-        for message in stored.into_iter().filter(|message| !message.payload.is_empty()) {
+        let gone = |message: &async_nats::Message| {
+            let Some(headers) = &message.headers else { return false };
+            let operation = headers.get("KV-Operation").map(|operation| operation.as_str());
+            operation == Some("DEL") || headers.get("Nats-Marker-Reason").is_some()
+        };
+        for message in stored.into_iter().filter(|message| !gone(message)) {
             let entry: ExecutorEntry = serde_json::from_slice(&message.payload).unwrap();
             let delivery = taskparty_nats::lease::Delivery::of(&message).unwrap();
             entries.insert(message.subject.to_string(), (delivery.stream_seq, entry));
