@@ -4,7 +4,7 @@ NATS_SERVER := nats/.bin/nats-server
 FEATURES    := --workspace --features taskparty/failpoints
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-all check fmt lint docs test-cli test-langs nats-server nats-cli clean-data
+.PHONY: help chaos demo build test test-all check fmt lint docs test-cli test-langs nats-server nats-cli clean-data
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -33,6 +33,10 @@ test-cli: nats-server nats-cli
 test-langs: nats-server ## The executors in Python, TypeScript and Go, through the cases that Rust's passes
 	examples/install.sh
 	cargo test $(FEATURES) --test conformance -- --ignored --test-threads 4 python:: typescript:: go::
+
+chaos: nats-server ## Ten minutes of kills, freezes and cuts while jobs run, then an audit (SEED=, MINUTES=, RATE=)
+	cargo build --release -p taskparty -p taskparty-chaos
+	target/release/taskparty-chaos run $(if $(SEED),--seed $(SEED)) --minutes $(or $(MINUTES),10) --rate $(or $(RATE),200)
 
 check: fmt lint docs ## Formatting, lints, documentation: no warning is left
 

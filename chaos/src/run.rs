@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use chrono::{DateTime, Utc};
 use serde_json::Value;
 use taskparty_common::fire::Fired;
-use taskparty_scheduler::audit::{AuditConfig, Report};
+use taskparty_scheduler::audit::{AuditConfig, Kind, Report, Violation};
 use taskparty_scheduler::store::Store;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -19,7 +19,7 @@ use crate::journal::Journal;
 use crate::plan::{Crowd, lanes};
 use crate::process::tail;
 use crate::quiet::quiet;
-use crate::servers::Kind;
+use crate::servers;
 use crate::site::{LEASE, Parts, Programs, Site, Starts, Ways, wait};
 use crate::triggers::{self, Promised};
 use crate::{facts, load};
@@ -32,6 +32,9 @@ const AGAIN: Duration = Duration::from_secs(120);
 
 /// How long something may still be under way when all is quiet.
 const SETTLE: Duration = Duration::from_secs(3);
+
+/// Violations that are put into words.
+const MOST: usize = 100_000;
 
 const SCHEDULERS: usize = 3;
 const EXECUTORS: usize = 4;
@@ -60,9 +63,21 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Whether nothing is wrong.
+    /// Whether no promise was broken.
     pub fn is_clean(&self) -> bool {
-        self.report.is_clean() && self.wrong.is_empty()
+        let excused: u64 = self.excused().map(|violation| violation.count).sum();
+        self.report.violations_total == excused && self.wrong.is_empty()
+    }
+
+    /// What the audit calls wrong and nobody was promised (docs/reliability.md).
+    fn excused(&self) -> impl Iterator<Item = &Violation> {
+        self.report.violations.iter().filter(|violation| match violation.kind {
+            // Handlers are at-least-once: a late delivery of an earlier attempt.
+            Kind::StartAfterSuccess => true,
+            // A record of a stretch locks only its last instant.
+            Kind::InstantTwice => violation.found.contains("records that stand for"),
+            _ => false,
+        })
     }
 }
 
@@ -74,7 +89,7 @@ pub async fn run(config: &Config, programs: &Programs, dir: &Path) -> Result<Ver
     let journal = Journal::open(dir)?;
     journal.say(format!("seed {}", config.seed));
     let parts = Parts {
-        nats: Kind::Cluster,
+        nats: servers::Kind::Cluster,
         nodes: vec!["scheduler,log-writer,api"; SCHEDULERS],
         executors: EXECUTORS,
         starts: Starts::Written,
@@ -177,6 +192,7 @@ async fn calm(
     let config = AuditConfig {
         settle: SETTLE,
         lease: LEASE,
+        most: MOST,
         starts: site.starts.clone(),
         ..AuditConfig::new(from, to)
     };
@@ -226,7 +242,11 @@ pub fn print(verdict: &Verdict, journal: &str) {
     let report = &verdict.report;
     println!("\nfaults: {}\njudged: {:?}", verdict.faults, report.judged);
     println!("notes: {:?}", report.notes_by_kind);
-    println!("violations: {} {:?}", report.violations_total, report.by_kind);
+    let excused: u64 = verdict.excused().map(|violation| violation.count).sum();
+    println!(
+        "violations: {} {:?}, of them excused {excused}",
+        report.violations_total, report.by_kind
+    );
     for violation in report.violations.iter().take(50) {
         println!("  {violation}");
     }
@@ -234,7 +254,7 @@ pub fn print(verdict: &Verdict, journal: &str) {
         println!("  {wrong}");
     }
     if verdict.is_clean() {
-        println!("nothing was lost, nothing was doubled, every run has ended");
+        println!("no instant was lost, no attempt was dispatched twice, every run has ended");
     } else {
         println!("logs, history and starts are in {journal}");
     }
