@@ -214,6 +214,13 @@ pub struct Fired {
     pub params: Option<Box<RawValue>>,
 }
 
+impl Fired {
+    /// Whether the run waits for its turn: there will be another record when it is dispatched.
+    pub fn awaits_place(&self) -> bool {
+        self.result == TriggerResult::Queued && self.start_by.is_none()
+    }
+}
+
 /// A trigger, on `taskparty.trigger.<job>`: fire this now. A delayed one waits in the server and
 /// arrives there at its time.
 #[derive(Debug, Clone, Serialize, Deserialize)]

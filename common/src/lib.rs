@@ -11,4 +11,5 @@ pub mod fire;
 pub mod job;
 pub mod name;
 pub mod outcome;
+pub mod overlap;
 pub mod schedule;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use taskparty_common::job::{Invalid, Job, JobSpec, MAX_PARAMS, Unknown};
 
 fn minimal() -> Value {
-    json!({ "id": "a", "app": "shop", "handler": "settle", "overlap": "allow" })
+    json!({ "id": "a", "app": "shop", "handler": "settle", "overlap": "skip" })
 }
 
 fn with(fields: Value) -> Value {
@@ -105,8 +105,8 @@ fn errors_name_field_value_and_what_would_be_right() {
         json!({ "timeout": 30 }),
         json!({ "timeout": "-30s" }),
         json!({ "id": "user/234", "app": null }),
-        json!({ "overlap": "queue" }),
-        json!({ "overlap": null }),
+        json!({ "overlap": "replace" }),
+        json!({ "overlap": "queu", "queue_limit": 0 }),
         json!({ "route": "first" }),
         json!({ "priority": 3, "then": ["b"], "max_running": 2 }),
         json!({ "shards": "executors" }),

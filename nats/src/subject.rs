@@ -208,6 +208,8 @@ pub enum Bucket {
     Fires,
     /// The instants up to which schedulers have handled their jobs; and the log writer's place.
     Cursors,
+    /// Who runs and who waits, by job; and the intents of those that wait, by `<job>.<run>`.
+    Overlap,
     /// Live executors, by `<app>.<instance>`.
     Executors,
     /// Live schedulers, by instance.
@@ -216,8 +218,14 @@ pub enum Bucket {
 
 impl Bucket {
     /// Every bucket.
-    pub const ALL: [Bucket; 5] =
-        [Bucket::Jobs, Bucket::Fires, Bucket::Cursors, Bucket::Executors, Bucket::Schedulers];
+    pub const ALL: [Bucket; 6] = [
+        Bucket::Jobs,
+        Bucket::Fires,
+        Bucket::Cursors,
+        Bucket::Overlap,
+        Bucket::Executors,
+        Bucket::Schedulers,
+    ];
 
     /// The bucket's name without the prefix.
     pub fn suffix(self) -> &'static str {
@@ -225,6 +233,7 @@ impl Bucket {
             Bucket::Jobs => "jobs",
             Bucket::Fires => "fires",
             Bucket::Cursors => "cursors",
+            Bucket::Overlap => "overlap",
             Bucket::Executors => "executors",
             Bucket::Schedulers => "schedulers",
         }

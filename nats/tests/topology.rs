@@ -48,7 +48,7 @@ async fn what_is_made_is_what_the_files_say_and_a_second_call_makes_nothing() {
     assert_eq!(topology.apply().await.unwrap(), []);
 
     // The buckets are buckets, for the client and so for the nats CLI.
-    for bucket in ["jobs", "fires", "cursors", "executors", "schedulers"] {
+    for bucket in ["jobs", "fires", "cursors", "overlap", "executors", "schedulers"] {
         nats.js().get_key_value(format!("taskparty_{bucket}")).await.unwrap();
     }
     assert_eq!(

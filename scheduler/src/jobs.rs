@@ -77,6 +77,12 @@ impl Jobs {
         self.read().sound.get(id).cloned()
     }
 
+    /// Whether there is such a job, sound or broken.
+    pub(crate) fn exists(&self, id: &JobId) -> bool {
+        let known = self.read();
+        known.sound.contains_key(id) || known.broken.contains_key(id.as_str())
+    }
+
     /// The definitions of all sound jobs.
     pub(crate) fn all(&self) -> Vec<Arc<Definition>> {
         self.read().sound.values().cloned().collect()

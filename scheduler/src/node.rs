@@ -28,7 +28,9 @@ use crate::fire::{Firing, Looks, Waiting};
 use crate::jobs::Jobs;
 use crate::log_writer::{LogWriter, LogWriterConfig, LogWriterError};
 use crate::membership::{Membership, Standing};
+use crate::overlap::Queues;
 use crate::registry::Registry;
+use crate::release::Releases;
 use crate::store::{Store, StoreError};
 use crate::trigger::Triggers;
 use crate::upkeep::Upkeep;
@@ -189,6 +191,7 @@ impl Node {
             buckets: buckets.clone(),
             joiner: self.joiner.clone(),
             locks: Locks::new(buckets.clone()),
+            queues: Queues::new(buckets.clone()),
             topology: topology.clone(),
             looks: Looks::default(),
             waiting: Waiting::default(),
@@ -204,6 +207,12 @@ impl Node {
         let (confirm, stored) = watch::channel(None);
         let (see, members) = watch::channel(Members::default());
         let standing = Standing::new();
+        let releases = Releases {
+            queues: firing.queues.clone(),
+            jobs: self.jobs.clone(),
+            members: members.clone(),
+            instance: self.instance.clone(),
+        };
         let keeper = Keeper {
             buckets: buckets.clone(),
             instance: self.instance.clone(),
@@ -226,16 +235,18 @@ impl Node {
         let ties = Ties { progress: report, walked: walk, stored, members, standing };
         // The watch outlives the shutdown: the engine ends it.
         let jobs = Watch::start(buckets, Bucket::Jobs, ">", &self.recording_shutdown);
+        let overlap = Watch::start(buckets, Bucket::Overlap, "*", &self.recording_shutdown);
         let start = start.unwrap_or_else(|| clock.now());
         let engine = Engine::new(firing.clone(), self.jobs.clone(), jobs_revision, start, ties);
         let consumers =
             consumers::run(topology.clone(), self.registry.clone(), self.shutdown.clone());
         let upkeep = Upkeep::new(firing.clone(), self.jobs.clone(), alarms);
         self.deciding.spawn(upkeep.run(self.shutdown.clone()));
-        self.deciding.spawn(engine.run(jobs, self.drain));
+        self.deciding.spawn(engine.run(jobs, overlap, self.drain));
         self.deciding.spawn(Triggers { firing, jobs: self.jobs.clone() }.run());
         self.deciding.spawn(membership.run(self.shutdown.clone()));
         self.deciding.spawn(consumers);
+        self.deciding.spawn(releases.run(nats.clone(), self.shutdown.clone()));
         // After the engine has ended: the last watermark says how far it came.
         self.recording.spawn(keeper.run(self.recording_shutdown.clone()));
         Ok(())

@@ -25,6 +25,9 @@ use crate::schedule::Schedule;
 /// The longest `params`, in bytes of JSON.
 pub const MAX_PARAMS: usize = 256 * 1024;
 
+/// How many fires may wait for their turn, when a job does not say.
+pub const QUEUE_LIMIT: u32 = 100;
+
 /// The most shards a run can have.
 pub const MAX_SHARDS: u32 = 1024;
 
@@ -53,6 +56,8 @@ pub struct JobSpec {
     pub shard_params: Vec<Value>,
     /// What a fire does while an earlier run goes on.
     pub overlap: Overlap,
+    /// How many fires may wait under [`Overlap::Queue`]; past it they are skipped.
+    pub queue_limit: u32,
     /// What becomes of missed instants.
     pub misfire: Misfire,
     /// Attempts after the first.
@@ -72,10 +77,20 @@ pub struct JobSpec {
 }
 
 /// What a fire does while an earlier run of the job goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Overlap {
+    /// It waits until the earlier ones have ended, in order.
+    #[default]
+    Queue,
+    /// It is left out, on record.
+    Skip,
     /// It runs beside it.
     Allow,
+}
+
+impl Overlap {
+    pub(crate) const WORDS: [(&'static str, Self); 3] =
+        [("queue", Self::Queue), ("skip", Self::Skip), ("allow", Self::Allow)];
 }
 
 /// What becomes of instants that were missed (contract, section 2).

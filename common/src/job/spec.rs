@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use super::read::{Errors, Fields, Invalid, Unknown, read_duration, string};
 use super::{
-    AlertWhen, JobSpec, MAX_PARAMS, MAX_SHARDS, Misfire, MisfirePolicy, Overlap, schedule_field,
+    AlertWhen, JobSpec, MAX_PARAMS, MAX_SHARDS, Misfire, MisfirePolicy, Overlap, QUEUE_LIMIT,
+    schedule_field,
 };
 use crate::backoff::Retry;
 use crate::name::Handler;
@@ -36,6 +37,7 @@ fn read_spec(mut fields: Fields<'_>) -> Option<JobSpec> {
     let shards = fields.read("shards", read_shards).unwrap_or(1);
     let shard_params = read_shard_params(&mut fields, shards);
     let overlap = read_overlap(&mut fields);
+    let queue_limit = fields.whole("queue_limit", 1..=10_000).unwrap_or(QUEUE_LIMIT);
     let misfire = read_misfire(&mut fields);
     let retry = read_retry(&mut fields);
     let redeliveries = fields.whole("redeliveries", 0..=100).unwrap_or(2);
@@ -70,6 +72,7 @@ fn read_spec(mut fields: Fields<'_>) -> Option<JobSpec> {
         shards,
         shard_params,
         overlap,
+        queue_limit,
         misfire,
         retry,
         redeliveries,
@@ -83,9 +86,8 @@ fn read_spec(mut fields: Fields<'_>) -> Option<JobSpec> {
 
 /// Fields that are promised and not built yet: refused, never ignored.
 fn refuse_not_yet(fields: &mut Fields<'_>) {
-    let defaults: [(&'static str, Value); 7] = [
+    let defaults: [(&'static str, Value); 6] = [
         ("route", Value::from("any")),
-        ("queue_limit", Value::from(100)),
         ("priority", Value::from(5)),
         ("max_running", Value::Null),
         ("rate", Value::Null),
@@ -103,19 +105,11 @@ fn refuse_not_yet(fields: &mut Fields<'_>) {
 }
 
 fn read_overlap(fields: &mut Fields<'_>) -> Overlap {
-    match fields.raw("overlap").map(string) {
-        Some(Ok("allow")) => {}
-        Some(Ok("queue" | "skip" | "replace")) => {
-            fields.fail("overlap", "not yet: write allow, the only one that works in this version");
-        }
-        Some(_) => fields.fail("overlap", "it is one of queue, skip, replace, allow"),
-        None => fields.fail(
-            "overlap",
-            "the default, queue, does not work yet: write `overlap: allow` (runs of this job may \
-             go on side by side)",
-        ),
+    if fields.raw("overlap").and_then(Value::as_str) == Some("replace") {
+        fields.fail("overlap", "not yet: queue, skip and allow work in this version");
+        return Overlap::default();
     }
-    Overlap::Allow
+    fields.choice("overlap", &Overlap::WORDS).unwrap_or_default()
 }
 
 fn read_params(value: &Value) -> Result<Value, String> {

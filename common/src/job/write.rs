@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{JobSpec, Misfire, MisfirePolicy, schedule_field};
+use super::{JobSpec, Misfire, MisfirePolicy, Overlap, QUEUE_LIMIT, schedule_field};
 use crate::backoff::Retry;
 use crate::duration::format;
 use crate::name::{App, Handler, JobId};
@@ -40,7 +40,13 @@ impl JobSpec {
         if !self.shard_params.is_empty() {
             put("shard_params", json!(self.shard_params));
         }
-        put("overlap", json!("allow"));
+        if self.overlap != plain.overlap {
+            let word = Overlap::WORDS.iter().find(|(_, overlap)| *overlap == self.overlap);
+            put("overlap", json!(word.map(|(word, _)| word)));
+        }
+        if self.queue_limit != plain.queue_limit {
+            put("queue_limit", json!(self.queue_limit));
+        }
         if self.misfire != plain.misfire {
             put("misfire", misfire_json(&self.misfire, &plain.misfire));
         }
@@ -85,7 +91,8 @@ impl JobSpec {
             params: Value::Null,
             shards: 1,
             shard_params: Vec::new(),
-            overlap: super::Overlap::Allow,
+            overlap: Overlap::default(),
+            queue_limit: QUEUE_LIMIT,
             misfire: Misfire::default(),
             retry: Retry::default(),
             redeliveries: 2,

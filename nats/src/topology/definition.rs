@@ -17,10 +17,11 @@ const STREAMS: [&str; 4] = [
     include_str!("../../topology/logs.json"),
     include_str!("../../topology/alerts.json"),
 ];
-const BUCKETS: [&str; 5] = [
+const BUCKETS: [&str; 6] = [
     include_str!("../../topology/kv_jobs.json"),
     include_str!("../../topology/kv_fires.json"),
     include_str!("../../topology/kv_cursors.json"),
+    include_str!("../../topology/kv_overlap.json"),
     include_str!("../../topology/kv_executors.json"),
     include_str!("../../topology/kv_schedulers.json"),
 ];
@@ -209,7 +210,7 @@ mod tests {
             expected.push(format!("{}/{}", names.results_stream(), crate::subject::LOG_WRITER));
             assert_eq!(all.iter().map(|one| one.name.clone()).collect::<Vec<_>>(), expected);
             assert_eq!(all[9].config["filter_subject"], names.triggers());
-            for (definition, bucket) in all[4..9].iter().zip(Bucket::ALL) {
+            for (definition, bucket) in all[4..10].iter().zip(Bucket::ALL) {
                 assert_eq!(definition.config["subjects"], json!([names.key(bucket, ">")]));
             }
         }

@@ -30,7 +30,10 @@ impl Engine {
         };
         match self.jobs.take_in(&entry.key, entry.revision, entry.value.as_ref()) {
             Change::Saved(definition) => self.saved(definition),
-            Change::Gone(job) => self.give_up(&job),
+            Change::Gone(job) => {
+                self.give_up(&job);
+                self.look_after_waiting(&job);
+            }
             Change::Nothing => {}
         }
         self.jobs_revision = self.jobs_revision.max(entry.revision);
@@ -66,9 +69,8 @@ impl Engine {
     pub(super) fn give_up(&mut self, job: &JobId) {
         self.scheduled.remove(job);
         self.timer.remove(job);
-        if let Some(due) = self.catch_up.forget(job) {
-            self.under_way.end(due);
-        }
+        let waiting = [self.catch_up.forget(job), self.waiting.let_go(job)];
+        waiting.into_iter().flatten().for_each(|due| self.under_way.end(due));
     }
 
     /// Sets the timer of `job` to its next instant, unless a missed one is being fired.
@@ -97,6 +99,9 @@ impl Engine {
 
     /// Decides the next step of `job` and has it made.
     pub(super) fn decide(&mut self, job: &JobId, now: DateTime<Utc>) {
+        if self.must_wait(job, now) {
+            return;
+        }
         let Some(scheduled) = self.scheduled.get_mut(job) else { return };
         let Some(step) = scheduled.decide(now) else {
             self.arm(job);

@@ -11,6 +11,7 @@ mod decide;
 mod follow;
 mod lateness;
 mod ownership;
+mod queues;
 mod scheduled;
 mod step;
 mod take_over;
@@ -31,6 +32,7 @@ use tokio::time::{Instant, sleep_until};
 use self::catch_up::CatchUp;
 use self::lateness::Recent;
 pub(crate) use self::ownership::Members;
+use self::queues::Waiting;
 use self::scheduled::Scheduled;
 pub(crate) use self::step::{Accounted, spread_of};
 use self::take_over::TakeOver;
@@ -85,6 +87,8 @@ enum Happening {
     Fired(Box<Done>),
     Completed(Vec<catch_up::Open>, bool),
     Recovered(Box<Recovered>),
+    /// The waiting runs of a job were looked after.
+    LookedAfter(JobId),
     Interrupted,
 }
 
@@ -112,6 +116,7 @@ pub(crate) struct Engine {
     timer: Timer,
     under_way: UnderWay,
     catch_up: CatchUp,
+    waiting: Waiting,
     tasks: JoinSet<Happening>,
     late: Recent,
     jobs_revision: u64,
@@ -146,6 +151,7 @@ impl Engine {
             timer: Timer::default(),
             under_way: UnderWay::default(),
             catch_up: CatchUp::default(),
+            waiting: Waiting::default(),
             tasks: JoinSet::new(),
             late: Recent::default(),
             jobs_revision,
@@ -160,7 +166,7 @@ impl Engine {
     }
 
     /// Fires until the node ends; then waits for what is under way, for at most `drain`.
-    pub(crate) async fn run(mut self, mut watch: Watch, drain: Duration) {
+    pub(crate) async fn run(mut self, mut watch: Watch, mut overlap: Watch, drain: Duration) {
         let shutdown = self.firing.shutdown.clone();
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -177,6 +183,7 @@ impl Engine {
                     Some(change) => self.take_in(change),
                     None => break,
                 },
+                Some(change) = overlap.next() => self.places_changed(change),
                 Some(happening) = self.tasks.join_next(), if !self.tasks.is_empty() => {
                     self.happened(happening);
                 }
@@ -187,6 +194,7 @@ impl Engine {
                 Ok(()) = stored.changed() => self.confirmed(),
                 _ = tick.tick() => {
                     self.look_after_held();
+                    self.waiting.open().iter().for_each(|job| self.look_after_waiting(job));
                     self.report();
                 }
                 () = sleep_until(wake), if self.has_room() => {

@@ -15,8 +15,8 @@ use taskparty_common::job::{JobSpec, MisfirePolicy};
 use taskparty_nats::history::{self, ReadError, Start};
 use uuid::Uuid;
 
+use super::record::frozen;
 use super::{Firing, Held};
-use crate::definition::Definition;
 
 /// The clocks of servers may differ by this much.
 const MARGIN: TimeDelta = TimeDelta::seconds(2);
@@ -28,6 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 struct Known {
     recorded: HashSet<String>,
+    /// Those of `recorded` that do not wait for a place.
+    placed: HashSet<String>,
     done: HashMap<(Uuid, u32), Vec<u32>>,
 }
 
@@ -50,17 +52,26 @@ impl Firing {
         all
     }
 
+    /// Goes on with a run that got its place from someone who may have died half way; true when it
+    /// is over.
+    pub(super) async fn complete_waiter(&self, held: &Held) -> bool {
+        match self.known_since(held.stored_at - MARGIN, &[held]).await {
+            Ok(known) if known.placed.contains(&held.id.lock_key()) => true,
+            Ok(known) => {
+                let done = known.done.get(&(held.intent.run, held.intent.plan.attempt));
+                self.dispatch_waiter(held, done.map_or(&[], Vec::as_slice)).await
+            }
+            Err(error) => {
+                tracing::warn!(%error, "The results stream cannot be read; a waiting run waits on.");
+                false
+            }
+        }
+    }
+
     async fn complete_one(&self, held: &Held, done: &[u32]) -> bool {
         let intent = &held.intent;
         tracing::warn!(fire = %held.id, owner = %intent.owner, "A half-done fire is completed.");
-        let definition = match Definition::frozen(&intent.definition, intent.revision, intent.since)
-        {
-            Ok(definition) => definition,
-            Err(error) => {
-                tracing::error!(fire = %held.id, %error, "The definition in a lock cannot be read.");
-                return true;
-            }
-        };
+        let Some(definition) = frozen(held) else { return true };
         if intent.skipped.is_none()
             && !may_still_run(
                 &held.id.identity,
@@ -86,6 +97,9 @@ impl Firing {
             for line in message.payload.split(|byte| *byte == b'\n') {
                 if fired {
                     if let Ok(fired) = serde_json::from_slice::<Fired>(line) {
+                        if !fired.awaits_place() {
+                            known.placed.insert(fired.lock.clone());
+                        }
                         known.recorded.insert(fired.lock);
                     }
                 } else if let Ok(result) = serde_json::from_slice::<ResultRecord>(line)

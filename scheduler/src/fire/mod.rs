@@ -7,6 +7,7 @@
 mod complete;
 mod dispatch;
 mod look;
+mod place;
 mod record;
 mod waiting;
 
@@ -35,6 +36,7 @@ pub(crate) use self::look::Looks;
 pub(crate) use self::waiting::Waiting;
 use crate::alarm::Alarms;
 use crate::definition::Definition;
+use crate::overlap::Queues;
 use crate::registry::Registry;
 
 /// Everything that firing touches. Cheap to clone.
@@ -43,6 +45,7 @@ pub(crate) struct Firing {
     pub(crate) buckets: Buckets,
     pub(crate) joiner: Joiner,
     pub(crate) locks: Locks,
+    pub(crate) queues: Queues,
     pub(crate) topology: Topology,
     pub(crate) looks: Looks,
     pub(crate) waiting: Waiting,

@@ -1,24 +1,32 @@
 //! What a lock's holder does with it: dispatch or not, and the fired record.
 
-use taskparty_common::fire::{FireId, Fired, Intent};
-use taskparty_common::outcome::TriggerResult;
+use taskparty_common::fire::{FireId, Fired, Intent, Skipped};
+use taskparty_common::outcome::{SkipReason, TriggerResult};
 use taskparty_nats::fail_point;
 use taskparty_nats::publish::PublishError;
 
 use super::dispatch::{Dispatched, Times};
+use super::place::Place;
 use super::{Firing, Held, Recorded};
 use crate::definition::Definition;
 
 /// What became of a fire, and a sentence about it.
-struct Verdict {
+pub(super) struct Verdict {
     result: TriggerResult,
     message: String,
     times: Option<Times>,
+    skipped: Option<Skipped>,
 }
 
 impl Verdict {
-    fn new(result: TriggerResult, message: impl Into<String>) -> Self {
-        Self { result, message: message.into(), times: None }
+    pub(super) fn new(result: TriggerResult, message: impl Into<String>) -> Self {
+        Self { result, message: message.into(), times: None, skipped: None }
+    }
+
+    /// The fire is left out.
+    pub(super) fn skipped(skipped: Skipped) -> Self {
+        let message = describe(&skipped);
+        Self { skipped: Some(skipped), ..Self::new(TriggerResult::Skipped, message) }
     }
 }
 
@@ -32,7 +40,29 @@ impl Firing {
         definition: &Definition,
         done: &[u32],
     ) -> Option<Recorded> {
-        let verdict = self.decide(intent, definition, done).await?;
+        let verdict = match self.ask_for_place(id, intent, definition).await {
+            Place::Free => self.decide(intent, definition, done).await?,
+            Place::Over(verdict) => verdict,
+            Place::Interrupted => return None,
+        };
+        self.conclude(id, intent, definition, verdict).await
+    }
+
+    /// As [`Firing::carry_out`], for a run that waited and has its place.
+    pub(super) async fn dispatch_waiter(&self, held: &Held, done: &[u32]) -> bool {
+        let Held { id, intent, .. } = held;
+        let Some(definition) = frozen(held) else { return true };
+        let Some(verdict) = self.decide(intent, &definition, done).await else { return false };
+        self.conclude(id, intent, &definition, verdict).await.is_some()
+    }
+
+    async fn conclude(
+        &self,
+        id: &FireId,
+        intent: &Intent,
+        definition: &Definition,
+        verdict: Verdict,
+    ) -> Option<Recorded> {
         fail_point!("fire.after_dispatch");
         let dispatched_at = verdict.times.map(|times| times.dispatched_at);
         let stored = self.record(id, intent, definition, verdict).await;
@@ -47,7 +77,7 @@ impl Firing {
         done: &[u32],
     ) -> Option<Verdict> {
         if let Some(skipped) = &intent.skipped {
-            return Some(Verdict::new(TriggerResult::Skipped, describe(skipped)));
+            return Some(Verdict::skipped(skipped.clone()));
         }
         let spec = definition.spec();
         let present = self.registry.has(&spec.app, &spec.handler);
@@ -116,16 +146,9 @@ impl Firing {
     /// dispatched after all, it is found missing.
     pub(crate) async fn record_again(&self, held: &Held) -> bool {
         let intent = &held.intent;
-        let definition = match Definition::frozen(&intent.definition, intent.revision, intent.since)
-        {
-            Ok(definition) => definition,
-            Err(error) => {
-                tracing::error!(fire = %held.id, %error, "The definition in a lock cannot be read.");
-                return false;
-            }
-        };
+        let Some(definition) = frozen(held) else { return false };
         let verdict = match &intent.skipped {
-            Some(skipped) => Verdict::new(TriggerResult::Skipped, describe(skipped)),
+            Some(skipped) => Verdict::skipped(skipped.clone()),
             None => {
                 let times = Times::from(intent.planned_at, definition.spec());
                 let message = "recorded again: its first record was deleted";
@@ -133,6 +156,16 @@ impl Firing {
             }
         };
         self.record(&held.id, intent, &definition, verdict).await
+    }
+
+    /// Records that the job of a run that waited is gone.
+    pub(super) async fn record_deleted(&self, id: &FireId, intent: Intent) -> bool {
+        let Ok(definition) = Definition::frozen(&intent.definition, intent.revision, intent.since)
+        else {
+            return true;
+        };
+        let skipped = Skipped { reason: SkipReason::Deleted, count: 1, first: intent.fire_time };
+        self.record(id, &intent, &definition, Verdict::skipped(skipped)).await
     }
 
     /// Stores the fired record, for as long as that takes.
@@ -161,7 +194,7 @@ impl Firing {
             fired_at: verdict.times.map_or_else(|| self.clock.now(), |times| times.dispatched_at),
             start_by: verdict.times.map(|times| times.start_by),
             plan: intent.plan.clone(),
-            skipped: intent.skipped.clone(),
+            skipped: verdict.skipped,
             definition: definition.json.clone(),
             params: intent.params.clone(),
         };
@@ -202,7 +235,17 @@ fn no_room(text: &str) -> String {
     )
 }
 
-fn describe(skipped: &taskparty_common::fire::Skipped) -> String {
+/// The definition that a lock holds; nothing, and said so, when it cannot be read.
+pub(super) fn frozen(held: &Held) -> Option<Definition> {
+    let intent = &held.intent;
+    Definition::frozen(&intent.definition, intent.revision, intent.since)
+        .inspect_err(|error| {
+            tracing::error!(fire = %held.id, %error, "The definition in a lock cannot be read.");
+        })
+        .ok()
+}
+
+fn describe(skipped: &Skipped) -> String {
     match skipped.count {
         1 => format!("skipped: {}", skipped.reason),
         count => format!("skipped: {}, {count} instants from {}", skipped.reason, skipped.first),

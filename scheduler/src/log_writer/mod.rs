@@ -45,6 +45,7 @@ use uuid::Uuid;
 use self::batch::Writer;
 use self::term::{Candidate, Term};
 use crate::alarm::Alarms;
+use crate::overlap::Queues;
 use crate::registry::Registry;
 use crate::store::Store;
 
@@ -149,6 +150,7 @@ impl std::fmt::Debug for LogWriter {
 struct Parts {
     config: LogWriterConfig,
     buckets: Buckets,
+    queues: Queues,
     store: Store,
     writer: Writer,
     registry: Registry,
@@ -188,6 +190,7 @@ impl LogWriter {
             triggers_room: Room::new(nats, triggers, config.triggers_bytes),
             alarms: Alarms::new(buckets.clone(), clock.clone()),
             config,
+            queues: Queues::new(buckets.clone()),
             buckets,
             store,
             writer,

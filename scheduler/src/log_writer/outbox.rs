@@ -97,6 +97,10 @@ async fn drain(parts: &Parts, stop: &CancellationToken) -> Result<(), StoreError
 
 async fn publish(parts: &Parts, posting: &Posting) -> Result<(), String> {
     let names = parts.buckets.nats().names();
+    if posting.kind == OutboxKind::Release {
+        let run = posting.run.as_ref().ok_or("its run is not in the history")?;
+        return parts.queues.release(&run.job, run.id).await.map_err(|error| error.to_string());
+    }
     if posting.kind != OutboxKind::Alert
         && let Err(full) = parts.triggers_room.check().await
     {
@@ -104,6 +108,7 @@ async fn publish(parts: &Parts, posting: &Posting) -> Result<(), String> {
         return Err(full.to_string());
     }
     let draft = match posting.kind {
+        OutboxKind::Release => None,
         OutboxKind::Retry => retry(names, posting),
         OutboxKind::Next => next(names, posting),
         OutboxKind::Alert => alert(names, posting),

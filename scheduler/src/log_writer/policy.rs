@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 use taskparty_common::backoff::Retry;
-use taskparty_common::job::{AlertWhen, JobSpec, Unknown};
+use taskparty_common::job::{AlertWhen, JobSpec, Overlap, Unknown};
 use taskparty_common::schedule::Timing;
 
 use crate::store::Digest;
@@ -24,6 +24,8 @@ pub struct Policy {
     pub no_executor_wait: Duration,
     /// For a fixed delay: the time from the end of a run to the next.
     pub fixed_delay: Option<Duration>,
+    /// A run of the job holds a place until it has ended.
+    pub holds_place: bool,
 }
 
 impl Default for Policy {
@@ -35,6 +37,7 @@ impl Default for Policy {
             timeout: Some(Duration::from_secs(3600)),
             no_executor_wait: Duration::from_secs(120),
             fixed_delay: None,
+            holds_place: false,
         }
     }
 }
@@ -70,6 +73,7 @@ impl Policy {
             timeout: spec.timeout,
             no_executor_wait: spec.no_executor_wait,
             fixed_delay,
+            holds_place: spec.overlap != Overlap::Allow,
         }
     }
 }

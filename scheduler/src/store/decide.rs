@@ -86,6 +86,14 @@ impl Posted {
                 attempt: None,
                 due: Some(*due),
             },
+            Decision::Release { run } => Self {
+                id: format!("{run}.release"),
+                kind: OutboxKind::Release,
+                run: Some(*run),
+                shard: None,
+                attempt: None,
+                due: None,
+            },
             Decision::Alert(alert) => Self {
                 id: alert.id.clone(),
                 kind: OutboxKind::Alert,

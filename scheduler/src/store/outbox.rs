@@ -11,7 +11,7 @@ use super::rows::{ALERT, AlertRow, alert};
 use super::sql::Blocks;
 use super::{Digest, Run, Store, StoreError, Tx, load};
 
-/// What kind of message a decision becomes.
+/// What a decision becomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutboxKind {
     /// A delayed trigger for the next attempt of a shard.
@@ -20,6 +20,8 @@ pub enum OutboxKind {
     Next,
     /// An alert.
     Alert,
+    /// A place that is given back.
+    Release,
 }
 
 impl OutboxKind {
@@ -29,11 +31,14 @@ impl OutboxKind {
             Self::Retry => "retry",
             Self::Next => "next",
             Self::Alert => "alert",
+            Self::Release => "release",
         }
     }
 
     fn from_word(word: &str) -> Option<Self> {
-        [Self::Retry, Self::Next, Self::Alert].into_iter().find(|kind| kind.as_str() == word)
+        [Self::Retry, Self::Next, Self::Alert, Self::Release]
+            .into_iter()
+            .find(|kind| kind.as_str() == word)
     }
 }
 

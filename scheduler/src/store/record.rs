@@ -107,6 +107,13 @@ pub struct FiredPart {
     pub params: Option<String>,
 }
 
+impl FiredPart {
+    /// Whether the run waits for its turn: there will be another record when it is dispatched.
+    pub fn awaits_place(&self) -> bool {
+        self.result == TriggerResult::Queued && self.start_by.is_none()
+    }
+}
+
 /// A delayed trigger before its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedPart {
@@ -285,6 +292,11 @@ pub enum Decision {
     },
     /// Tell people.
     Alert(AlertPart),
+    /// Give back the run's place.
+    Release {
+        /// The run that ended.
+        run: Uuid,
+    },
     /// Start the next run of a fixed delay at `due`.
     Next {
         /// The run that ended.

@@ -8,6 +8,7 @@ mod many;
 mod members;
 mod misfire;
 mod on_time;
+mod overlap;
 mod recovery;
 mod rig;
 mod triggers;

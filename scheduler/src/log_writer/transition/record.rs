@@ -44,7 +44,10 @@ pub(super) fn fired(
         }
         return;
     }
-    if run.fired.is_some() || run.state.is_terminal() {
+    // A run that waited for its turn has a second record, whichever comes first.
+    let waits = run.fired.as_ref().is_some_and(FiredPart::awaits_place);
+    let known = run.fired.is_some() && !(waits && !fired.awaits_place());
+    if known || run.state.is_terminal() {
         return;
     }
     if run.app != fired.app || run.job != fired.job {
@@ -57,6 +60,9 @@ pub(super) fn fired(
     run.planned = None;
     run.fired = Some(part(fired, digest));
     effect.run = true;
+    if fired.awaits_place() {
+        return;
+    }
     let left_out = fired.result == TriggerResult::Skipped;
     if left_out && run.attempts.is_empty() {
         return;

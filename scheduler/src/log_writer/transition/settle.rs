@@ -22,6 +22,11 @@ pub(super) fn settle(run: &mut Run, setting: &Setting<'_>, effect: &mut Effect) 
         };
         return;
     };
+    if fired.awaits_place() {
+        let at_work = run.attempts.values().any(|a| a.state == RunState::Running);
+        run.state = if at_work { RunState::Running } else { RunState::Waiting };
+        return;
+    }
     if fired.result == TriggerResult::Skipped && run.attempts.is_empty() {
         run.state = RunState::Skipped;
         finish(run, setting, effect);
@@ -79,6 +84,10 @@ fn finish(run: &mut Run, setting: &Setting<'_>, effect: &mut Effect) {
     }
     if run.state.is_failure() && setting.policy.alert_failed {
         effect.decisions.push(Decision::Alert(alert(run, setting.now)));
+    }
+    // What was left out had no place, unless it had waited for one.
+    if setting.policy.holds_place {
+        effect.decisions.push(Decision::Release { run: run.id });
     }
     if let Some(due) = next_of_chain(run, setting) {
         effect.decisions.push(Decision::Next { run: run.id, due });

@@ -1,0 +1,217 @@
+//! Places: how many runs of one job may go on at once, and who waits.
+//!
+//! One entry a job, changed by compare-and-set. Every step is keyed by the run and can be made
+//! again: a run that is in has its place, a run that waits waits, and a run that has ended is never
+//! let in again.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// Ends of runs that an entry remembers.
+const REMEMBERED: usize = 200;
+
+/// The places of one job.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Places {
+    /// The format: 1.
+    pub v: u32,
+    /// The runs that go on.
+    #[serde(default)]
+    pub active: Vec<Active>,
+    /// The runs that wait, first come first.
+    #[serde(default)]
+    pub waiting: VecDeque<Uuid>,
+    /// The last runs that have ended, shortened; the latest last.
+    #[serde(default)]
+    pub ended: VecDeque<String>,
+}
+
+/// A run that has a place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Active {
+    /// The run.
+    pub run: Uuid,
+    /// It waited, and is to be dispatched; whoever finds it so does that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub due: bool,
+}
+
+/// What a run that finds no place does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhenFull {
+    /// It waits, unless so many wait already.
+    Wait {
+        /// The most that may wait; nothing: any number.
+        limit: Option<u32>,
+    },
+    /// It is left out.
+    Skip,
+}
+
+/// What became of a run that asked for a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// It has one.
+    Active,
+    /// It waits for one.
+    Waiting,
+    /// It has ended before.
+    Ended,
+    /// It is left out: the job is running.
+    Overlap,
+    /// It is left out: too many wait.
+    QueueFull,
+}
+
+impl Places {
+    /// Asks for a place for `run`, of `places` that there are.
+    pub fn admit(&mut self, run: Uuid, places: usize, when_full: WhenFull) -> Admission {
+        self.v = 1;
+        if self.active.iter().any(|active| active.run == run) {
+            return Admission::Active;
+        }
+        if self.waiting.contains(&run) {
+            return Admission::Waiting;
+        }
+        if self.has_ended(run) {
+            return Admission::Ended;
+        }
+        // Nobody overtakes those that wait.
+        if self.active.len() < places && self.waiting.is_empty() {
+            self.active.push(Active { run, due: false });
+            return Admission::Active;
+        }
+        match when_full {
+            WhenFull::Skip => Admission::Overlap,
+            WhenFull::Wait { limit: Some(limit) } if self.waiting.len() >= limit as usize => {
+                Admission::QueueFull
+            }
+            WhenFull::Wait { .. } => {
+                self.waiting.push_back(run);
+                Admission::Waiting
+            }
+        }
+    }
+
+    /// `run` has ended: its place is free. True when that changed anything.
+    pub fn release(&mut self, run: Uuid) -> bool {
+        if self.has_ended(run) {
+            return false;
+        }
+        self.active.retain(|active| active.run != run);
+        self.waiting.retain(|waiting| *waiting != run);
+        self.ended.push_back(short(run));
+        while self.ended.len() > REMEMBERED {
+            self.ended.pop_front();
+        }
+        true
+    }
+
+    /// Gives free places to those that wait; they are then due. True when that changed anything.
+    pub fn promote(&mut self, places: usize) -> bool {
+        let mut changed = false;
+        while self.active.len() < places
+            && let Some(run) = self.waiting.pop_front()
+        {
+            self.active.push(Active { run, due: true });
+            changed = true;
+        }
+        changed
+    }
+
+    /// `run` is dispatched: it is due no more. True when that changed anything.
+    pub fn dispatched(&mut self, run: Uuid) -> bool {
+        let due = self.active.iter_mut().find(|active| active.run == run && active.due);
+        due.map(|active| active.due = false).is_some()
+    }
+
+    /// The runs that are to be dispatched.
+    pub fn due(&self) -> impl Iterator<Item = Uuid> + '_ {
+        self.active.iter().filter(|active| active.due).map(|active| active.run)
+    }
+
+    fn has_ended(&self, run: Uuid) -> bool {
+        let run = short(run);
+        self.ended.contains(&run)
+    }
+}
+
+/// Enough of a run's id to tell it from the others of its job: the random end, 64 bits.
+fn short(run: Uuid) -> String {
+    let simple = run.simple().to_string();
+    simple[16..].into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn run(n: u128) -> Uuid {
+        Uuid::from_u128(n)
+    }
+
+    const WAIT: WhenFull = WhenFull::Wait { limit: Some(2) };
+
+    #[test]
+    fn one_runs_two_wait_and_the_next_is_left_out() {
+        let mut places = Places::default();
+        let admissions: Vec<_> = (1..=4).map(|n| places.admit(run(n), 1, WAIT)).collect();
+        use Admission::*;
+        assert_eq!(admissions, [Active, Waiting, Waiting, QueueFull]);
+        assert_eq!(places.admit(run(1), 1, WAIT), Active, "asked again");
+        assert_eq!(places.admit(run(2), 1, WAIT), Waiting, "asked again");
+        assert_eq!(places.admit(run(5), 1, WhenFull::Skip), Overlap);
+        assert!(places.release(run(1)) && !places.release(run(1)));
+        assert_eq!(places.admit(run(1), 1, WAIT), Ended, "never again");
+        assert!(places.promote(1) && !places.promote(1));
+        assert_eq!(places.due().collect::<Vec<_>>(), [run(2)]);
+        assert!(places.dispatched(run(2)) && !places.dispatched(run(2)));
+        assert!(places.release(run(3)), "a waiter can be taken out");
+        assert_eq!((places.active.len(), places.waiting.len()), (1, 0));
+    }
+
+    #[test]
+    fn nobody_overtakes_those_that_wait() {
+        let mut places = Places::default();
+        places.admit(run(1), 1, WAIT);
+        places.admit(run(2), 1, WAIT);
+        places.release(run(1));
+        assert_eq!(places.admit(run(3), 1, WAIT), Admission::Waiting);
+    }
+
+    proptest! {
+        /// Whatever happens, there are never more runs than places, and no run twice.
+        #[test]
+        fn never_more_than_there_are_places(
+            steps in prop::collection::vec((0_u8..4, 1_u128..12), 0..200),
+            count in 1_usize..4,
+        ) {
+            let mut places = Places::default();
+            let mut over = std::collections::BTreeSet::new();
+            for (step, n) in steps {
+                match step {
+                    0 => {
+                        let admission = places.admit(run(n), count, WAIT);
+                        prop_assert_eq!(admission == Admission::Ended, over.contains(&n));
+                    }
+                    1 => {
+                        places.release(run(n));
+                        over.insert(n);
+                    }
+                    2 => drop(places.promote(count)),
+                    _ => drop(places.dispatched(run(n))),
+                }
+                prop_assert!(places.active.len() <= count);
+                let mut all: Vec<_> = places.active.iter().map(|active| active.run).collect();
+                all.extend(&places.waiting);
+                let distinct: std::collections::BTreeSet<_> = all.iter().collect();
+                prop_assert_eq!(distinct.len(), all.len());
+                let text = serde_json::to_string(&places).unwrap();
+                prop_assert_eq!(&serde_json::from_str::<Places>(&text).unwrap(), &places);
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! A fire of a job that may not overlap itself: it asks for a place, and waits for one.
+
+use taskparty_common::fire::{FireId, Intent, Skipped};
+use taskparty_common::job::Overlap;
+use taskparty_common::name::JobId;
+use taskparty_common::outcome::{SkipReason, TriggerResult};
+use taskparty_common::overlap::Admission;
+use taskparty_nats::bucket::BucketError;
+use taskparty_nats::fail_point;
+use uuid::Uuid;
+
+use super::record::Verdict;
+use super::{Firing, Held};
+use crate::definition::Definition;
+
+/// What a fire does that asked for a place.
+pub(super) enum Place {
+    /// It goes on.
+    Free,
+    /// It does not, and this is recorded.
+    Over(Verdict),
+    /// The node ended first.
+    Interrupted,
+}
+
+impl Firing {
+    /// Asks for a place, until there is an answer. A retry has its run's.
+    pub(super) async fn ask_for_place(
+        &self,
+        id: &FireId,
+        intent: &Intent,
+        definition: &Definition,
+    ) -> Place {
+        let spec = definition.spec();
+        if spec.overlap == Overlap::Allow || intent.plan.only.is_some() {
+            return Place::Free;
+        }
+        loop {
+            match self.admit(id, intent, definition).await {
+                Ok(Admission::Active) => return Place::Free,
+                Ok(Admission::Waiting) => {
+                    let message = "an earlier run goes on; it waits for its turn";
+                    return Place::Over(Verdict::new(TriggerResult::Queued, message));
+                }
+                Ok(Admission::Ended) => {
+                    let message = "it had ended before this was recorded";
+                    return Place::Over(Verdict::new(TriggerResult::Dispatched, message));
+                }
+                Ok(Admission::Overlap) => return skipped(intent, SkipReason::Overlap),
+                Ok(Admission::QueueFull) => return skipped(intent, SkipReason::QueueFull),
+                Err(error) => {
+                    tracing::warn!(fire = %id, %error, "A place is not confirmed; it is asked for again.");
+                }
+            }
+            if self.pause().await.is_err() {
+                return Place::Interrupted;
+            }
+        }
+    }
+
+    async fn admit(
+        &self,
+        id: &FireId,
+        intent: &Intent,
+        definition: &Definition,
+    ) -> Result<Admission, BucketError> {
+        let admission = self.queues.admit(definition.spec(), intent.run, intent.trigger).await?;
+        if admission == Admission::Waiting {
+            fail_point!("fire.after_queued");
+            self.queues.keep(id, intent).await?;
+        }
+        Ok(admission)
+    }
+
+    /// Gives free places of `job` to runs that wait, and dispatches them. True when nothing is
+    /// left to be done.
+    pub(crate) async fn promote(&self, job: &JobId) -> bool {
+        let (new, left) = match self.queues.promote(job).await {
+            Ok(due) => due,
+            Err(error) => {
+                tracing::warn!(%job, %error, "Waiting runs are not promoted; it is tried again.");
+                return false;
+            }
+        };
+        fail_point!("fire.after_promoted");
+        let mut all = true;
+        for run in new {
+            all &= self.start_waiter(job, run, Found::Fresh).await.unwrap_or_else(later(job));
+        }
+        for run in left {
+            all &= self.start_waiter(job, run, Found::Left).await.unwrap_or_else(later(job));
+        }
+        all
+    }
+
+    /// Dispatches a run that waited; true when it is over.
+    async fn start_waiter(
+        &self,
+        job: &JobId,
+        run: Uuid,
+        found: Found,
+    ) -> Result<bool, BucketError> {
+        let Some((waiter, stored_at)) = self.queues.kept(job, run).await? else {
+            // Whoever queued it died before it kept the intent: the lock's completion keeps it.
+            return Ok(found == Found::Fresh);
+        };
+        let Some(id) = FireId::from_lock_key(&waiter.lock) else {
+            tracing::error!(%job, %run, "A waiting run has no lock; its place is given back.");
+            self.queues.release(job, run).await?;
+            return Ok(true);
+        };
+        let held = Held { id, intent: waiter.intent, stored_at };
+        let over = match found {
+            Found::Fresh => self.dispatch_waiter(&held, &[]).await,
+            // It may have been dispatched, and may even have ended.
+            Found::Left => self.complete_waiter(&held).await,
+        };
+        if over {
+            self.queues.dispatched(job, run).await?;
+        }
+        Ok(over)
+    }
+
+    /// Ends the runs that wait of a job that is gone. True when none is left.
+    pub(crate) async fn end_waiters(&self, job: &JobId) -> bool {
+        match self.try_end_waiters(job).await {
+            Ok(over) => over,
+            Err(error) => later(job)(error),
+        }
+    }
+
+    async fn try_end_waiters(&self, job: &JobId) -> Result<bool, BucketError> {
+        for run in self.queues.waiting(job).await? {
+            if let Some((waiter, _)) = self.queues.kept(job, run).await?
+                && let Some(id) = FireId::from_lock_key(&waiter.lock)
+                && !self.record_deleted(&id, waiter.intent).await
+            {
+                return Ok(false);
+            }
+            self.queues.release(job, run).await?;
+        }
+        self.queues.forget(job).await?;
+        Ok(true)
+    }
+}
+
+/// How a run that is to be dispatched was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// It has just got its place.
+    Fresh,
+    /// It got its place from someone who may have died half way.
+    Left,
+}
+
+fn later(job: &JobId) -> impl FnOnce(BucketError) -> bool + '_ {
+    move |error| {
+        tracing::warn!(%job, %error, "A waiting run is not looked after; it is tried again.");
+        false
+    }
+}
+
+fn skipped(intent: &Intent, reason: SkipReason) -> Place {
+    let skipped = Skipped { reason, count: 1, first: intent.fire_time };
+    Place::Over(Verdict::skipped(skipped))
+}

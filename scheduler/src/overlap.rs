@@ -1,0 +1,179 @@
+//! Places of jobs that may not overlap themselves: asked for, given, and given back.
+//!
+//! One entry a job in the overlap bucket, changed by compare-and-set on the leader's word; beside
+//! it the intent of each run that waits, which has no TTL as its lock has. *Invariants.* Every step
+//! is keyed by the run and can be made again. The entry knows of a waiting run before its intent is
+//! stored, and the intent goes only after the run is dispatched: a crash leaves a lock or an intent
+//! for each run that waits.
+
+use taskparty_common::fire::{FireId, Intent};
+use taskparty_common::job::{JobSpec, Overlap};
+use taskparty_common::name::JobId;
+use taskparty_common::outcome::Trigger;
+use taskparty_common::overlap::{Admission, Places, WhenFull};
+use taskparty_nats::bucket::{BucketError, Buckets, Swap};
+use taskparty_nats::subject::Bucket;
+use uuid::Uuid;
+
+/// Runs of one job that go on at once.
+const PLACES: usize = 1;
+
+/// The overlap bucket. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Queues {
+    buckets: Buckets,
+}
+
+/// A run that waits, as it is stored.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Waiter {
+    /// The key of its lock.
+    pub(crate) lock: String,
+    /// What it is to do.
+    pub(crate) intent: Intent,
+}
+
+/// What a change of an entry returns, and whether it changed anything.
+type Step<T> = (T, Changed);
+
+/// Whether an entry is to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Changed {
+    Yes,
+    No,
+}
+
+impl From<bool> for Changed {
+    fn from(changed: bool) -> Self {
+        if changed { Changed::Yes } else { Changed::No }
+    }
+}
+
+impl Queues {
+    pub(crate) fn new(buckets: Buckets) -> Self {
+        Self { buckets }
+    }
+
+    /// Asks for a place for `run`.
+    pub(crate) async fn admit(
+        &self,
+        spec: &JobSpec,
+        run: Uuid,
+        trigger: Trigger,
+    ) -> Result<Admission, BucketError> {
+        let when_full = match (spec.overlap, trigger) {
+            (Overlap::Skip, _) => WhenFull::Skip,
+            // Catch-up and backfill are paced, and never dropped.
+            (_, Trigger::Misfire | Trigger::Backfill) => WhenFull::Wait { limit: None },
+            _ => WhenFull::Wait { limit: Some(spec.queue_limit) },
+        };
+        self.change(&spec.id, |places| {
+            let before = (places.active.len(), places.waiting.len());
+            let admission = places.admit(run, PLACES, when_full);
+            (admission, (before != (places.active.len(), places.waiting.len())).into())
+        })
+        .await
+    }
+
+    /// Gives back the place of a run that has ended.
+    pub(crate) async fn release(&self, job: &JobId, run: Uuid) -> Result<(), BucketError> {
+        self.change(job, |places| ((), places.release(run).into())).await
+    }
+
+    /// Gives free places to runs that wait. Those that got one just now, and those that had got
+    /// one and are not dispatched.
+    pub(crate) async fn promote(&self, job: &JobId) -> Result<(Vec<Uuid>, Vec<Uuid>), BucketError> {
+        self.change(job, |places| {
+            let left: Vec<Uuid> = places.due().collect();
+            let changed = places.promote(PLACES);
+            let new = places.due().filter(|run| !left.contains(run)).collect();
+            ((new, left), changed.into())
+        })
+        .await
+    }
+
+    /// A run that waited is dispatched.
+    pub(crate) async fn dispatched(&self, job: &JobId, run: Uuid) -> Result<(), BucketError> {
+        self.change(job, |places| ((), places.dispatched(run).into())).await?;
+        self.buckets.purge(Bucket::Overlap, &waiter_key(job, run)).await?;
+        Ok(())
+    }
+
+    /// The runs that wait or are due.
+    pub(crate) async fn waiting(&self, job: &JobId) -> Result<Vec<Uuid>, BucketError> {
+        self.change(job, |places| {
+            let runs = places.due().chain(places.waiting.iter().copied()).collect();
+            (runs, Changed::No)
+        })
+        .await
+    }
+
+    /// Keeps what a waiting run is to do.
+    pub(crate) async fn keep(&self, id: &FireId, intent: &Intent) -> Result<(), BucketError> {
+        let waiter = Waiter { lock: id.lock_key(), intent: intent.clone() };
+        let Ok(value) = serde_json::to_vec(&waiter) else { return Ok(()) };
+        let key = waiter_key(&intent.job, intent.run);
+        self.buckets.put(Bucket::Overlap, &key, value, None).await?;
+        Ok(())
+    }
+
+    /// What a waiting run is to do, and since when that is stored.
+    pub(crate) async fn kept(
+        &self,
+        job: &JobId,
+        run: Uuid,
+    ) -> Result<Option<(Waiter, chrono::DateTime<chrono::Utc>)>, BucketError> {
+        let entry = self.buckets.get_leader(Bucket::Overlap, &waiter_key(job, run)).await?;
+        let stored = entry.and_then(|entry| Some((entry.value?, entry.created)));
+        Ok(stored.and_then(|(value, created)| match serde_json::from_slice(&value) {
+            Ok(waiter) => Some((waiter, created)),
+            Err(error) => {
+                tracing::error!(%job, %run, %error, "What a waiting run is to do cannot be read.");
+                None
+            }
+        }))
+    }
+
+    /// Removes every trace of a job that is gone.
+    pub(crate) async fn forget(&self, job: &JobId) -> Result<(), BucketError> {
+        self.buckets.purge(Bucket::Overlap, job.as_str()).await?;
+        self.buckets.forget(Bucket::Overlap, &format!("{job}.*")).await?;
+        Ok(())
+    }
+
+    /// Changes the entry of `job`, again and again until nobody came between.
+    async fn change<T>(
+        &self,
+        job: &JobId,
+        step: impl Fn(&mut Places) -> Step<T>,
+    ) -> Result<T, BucketError> {
+        let mut entry = self.buckets.get_leader(Bucket::Overlap, job.as_str()).await?;
+        loop {
+            let revision = entry.as_ref().map_or(0, |entry| entry.revision);
+            let value = entry.and_then(|entry| entry.value);
+            let mut places = value.map(|value| read(job, &value)).unwrap_or_default();
+            let (result, changed) = step(&mut places);
+            if changed == Changed::No {
+                return Ok(result);
+            }
+            let Ok(value) = serde_json::to_vec(&places) else { return Ok(result) };
+            let swap = self.buckets.put_if(Bucket::Overlap, job.as_str(), revision, value, None);
+            match swap.await? {
+                Swap::Done { .. } => return Ok(result),
+                Swap::Lost { current } => entry = current,
+            }
+        }
+    }
+}
+
+/// Reads an entry; one that cannot be read is as good as empty, and said so.
+pub(crate) fn read(job: &JobId, value: &[u8]) -> Places {
+    serde_json::from_slice(value).unwrap_or_else(|error| {
+        tracing::error!(%job, %error, "The places of a job cannot be read; they are taken as free.");
+        Places::default()
+    })
+}
+
+fn waiter_key(job: &JobId, run: Uuid) -> String {
+    format!("{job}.{run}")
+}
