@@ -95,8 +95,7 @@ impl Queues {
     /// A run that waited is dispatched.
     pub(crate) async fn dispatched(&self, job: &JobId, run: Uuid) -> Result<(), BucketError> {
         self.change(job, |places| ((), places.dispatched(run).into())).await?;
-        self.buckets.purge(Bucket::Overlap, &waiter_key(job, run)).await?;
-        Ok(())
+        self.drop_intent(job, run).await
     }
 
     /// The runs that wait or are due.
@@ -134,10 +133,9 @@ impl Queues {
         }))
     }
 
-    /// Removes every trace of a job that is gone.
-    pub(crate) async fn forget(&self, job: &JobId) -> Result<(), BucketError> {
-        self.buckets.purge(Bucket::Overlap, job.as_str()).await?;
-        self.buckets.forget(Bucket::Overlap, &format!("{job}.*")).await?;
+    /// Removes what a run that waits no more was to do.
+    pub(crate) async fn drop_intent(&self, job: &JobId, run: Uuid) -> Result<(), BucketError> {
+        self.buckets.purge(Bucket::Overlap, &waiter_key(job, run)).await?;
         Ok(())
     }
 

@@ -65,6 +65,12 @@ impl Waiting {
         self.seen.get(job).is_some_and(Seen::is_open) && self.busy.insert(job.clone())
     }
 
+    /// Whether runs of `job`, which is gone, wait; then they count as being ended.
+    pub(super) fn begin_to_end(&mut self, job: &JobId) -> bool {
+        let waits = self.seen.get(job).is_some_and(|seen| seen.due || seen.waiting);
+        waits && self.busy.insert(job.clone())
+    }
+
     /// It was done, or tried.
     pub(super) fn end(&mut self, job: &JobId) {
         self.busy.remove(job);
@@ -107,15 +113,24 @@ impl Engine {
     /// Gives waiting runs of `job` their places, if it is this member's; ends them if it is gone.
     pub(super) fn look_after_waiting(&mut self, job: &JobId) {
         let settled = !self.cut_off && matches!(self.take_over, TakeOver::Settled);
-        if !settled || !self.owns(job) || !self.waiting.begin(job) {
+        if !settled || !self.owns(job) {
             return;
         }
-        let (firing, job, exists) = (self.firing.clone(), job.clone(), self.jobs.exists(job));
-        self.tasks.spawn(async move {
-            let _ =
-                if exists { firing.promote(&job).await } else { firing.end_waiters(&job).await };
-            Happening::LookedAfter(job)
-        });
+        // What is left undone is found again at the next tick.
+        let (firing, job) = (self.firing.clone(), job.clone());
+        if self.jobs.exists(&job) {
+            if self.waiting.begin(&job) {
+                self.tasks.spawn(async move {
+                    firing.promote(&job).await;
+                    Happening::LookedAfter(job)
+                });
+            }
+        } else if self.waiting.begin_to_end(&job) {
+            self.tasks.spawn(async move {
+                firing.end_waiters(&job).await;
+                Happening::LookedAfter(job)
+            });
+        }
     }
 
     /// Whether the missed instants of `job` wait: an earlier run goes on, and all are to run in

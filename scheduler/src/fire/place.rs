@@ -72,42 +72,35 @@ impl Firing {
         Ok(admission)
     }
 
-    /// Gives free places of `job` to runs that wait, and dispatches them. True when nothing is
-    /// left to be done.
-    pub(crate) async fn promote(&self, job: &JobId) -> bool {
-        let (new, left) = match self.queues.promote(job).await {
-            Ok(due) => due,
-            Err(error) => {
-                tracing::warn!(%job, %error, "Waiting runs are not promoted; it is tried again.");
-                return false;
-            }
-        };
-        fail_point!("fire.after_promoted");
-        let mut all = true;
-        for run in new {
-            all &= self.start_waiter(job, run, Found::Fresh).await.unwrap_or_else(later(job));
+    /// Gives free places of `job` to runs that wait, and dispatches them. What cannot be done now
+    /// is left as it is, for the next call.
+    pub(crate) async fn promote(&self, job: &JobId) {
+        if let Err(error) = self.try_promote(job).await {
+            tracing::warn!(%job, %error, "Waiting runs are not promoted; it is tried again.");
         }
-        for run in left {
-            all &= self.start_waiter(job, run, Found::Left).await.unwrap_or_else(later(job));
-        }
-        all
     }
 
-    /// Dispatches a run that waited; true when it is over.
-    async fn start_waiter(
-        &self,
-        job: &JobId,
-        run: Uuid,
-        found: Found,
-    ) -> Result<bool, BucketError> {
+    async fn try_promote(&self, job: &JobId) -> Result<(), BucketError> {
+        let (new, left) = self.queues.promote(job).await?;
+        fail_point!("fire.after_promoted");
+        for run in new {
+            self.start_waiter(job, run, Found::Fresh).await?;
+        }
+        for run in left {
+            self.start_waiter(job, run, Found::Left).await?;
+        }
+        Ok(())
+    }
+
+    /// Dispatches a run that waited.
+    async fn start_waiter(&self, job: &JobId, run: Uuid, found: Found) -> Result<(), BucketError> {
         let Some((waiter, stored_at)) = self.queues.kept(job, run).await? else {
             // Whoever queued it died before it kept the intent: the lock's completion keeps it.
-            return Ok(found == Found::Fresh);
+            return Ok(());
         };
         let Some(id) = FireId::from_lock_key(&waiter.lock) else {
             tracing::error!(%job, %run, "A waiting run has no lock; its place is given back.");
-            self.queues.release(job, run).await?;
-            return Ok(true);
+            return self.queues.release(job, run).await;
         };
         let held = Held { id, intent: waiter.intent, stored_at };
         let over = match found {
@@ -115,32 +108,29 @@ impl Firing {
             // It may have been dispatched, and may even have ended.
             Found::Left => self.complete_waiter(&held).await,
         };
-        if over {
-            self.queues.dispatched(job, run).await?;
-        }
-        Ok(over)
+        if over { self.queues.dispatched(job, run).await } else { Ok(()) }
     }
 
-    /// Ends the runs that wait of a job that is gone. True when none is left.
-    pub(crate) async fn end_waiters(&self, job: &JobId) -> bool {
-        match self.try_end_waiters(job).await {
-            Ok(over) => over,
-            Err(error) => later(job)(error),
+    /// Ends the runs that wait of a job that is gone. What cannot be done now is left as it is, for
+    /// the next call.
+    pub(crate) async fn end_waiters(&self, job: &JobId) {
+        if let Err(error) = self.try_end_waiters(job).await {
+            tracing::warn!(%job, %error, "Waiting runs of a deleted job are not ended; it is tried again.");
         }
     }
 
-    async fn try_end_waiters(&self, job: &JobId) -> Result<bool, BucketError> {
+    async fn try_end_waiters(&self, job: &JobId) -> Result<(), BucketError> {
         for run in self.queues.waiting(job).await? {
             if let Some((waiter, _)) = self.queues.kept(job, run).await?
                 && let Some(id) = FireId::from_lock_key(&waiter.lock)
                 && !self.record_deleted(&id, waiter.intent).await
             {
-                return Ok(false);
+                return Ok(());
             }
             self.queues.release(job, run).await?;
+            self.queues.drop_intent(job, run).await?;
         }
-        self.queues.forget(job).await?;
-        Ok(true)
+        Ok(())
     }
 }
 
@@ -151,13 +141,6 @@ enum Found {
     Fresh,
     /// It got its place from someone who may have died half way.
     Left,
-}
-
-fn later(job: &JobId) -> impl FnOnce(BucketError) -> bool + '_ {
-    move |error| {
-        tracing::warn!(%job, %error, "A waiting run is not looked after; it is tried again.");
-        false
-    }
 }
 
 fn skipped(intent: &Intent, reason: SkipReason) -> Place {

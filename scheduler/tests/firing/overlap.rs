@@ -1,7 +1,6 @@
 //! Jobs that may not overlap themselves: one run at a time over all schedulers, the others wait in
 //! order or are left out, and nobody waits for ever. The test is the executor.
 
-use std::ops::ControlFlow;
 use std::time::Duration;
 
 use chrono::TimeDelta;
@@ -11,13 +10,15 @@ use taskparty_common::fire::{FireId, Fired, TriggerRequest};
 use taskparty_common::job::Job;
 use taskparty_common::name::Instance;
 use taskparty_common::outcome::{Outcome, SkipReason, Trigger, TriggerResult};
-use taskparty_nats::history::{Start, delete_message, read};
+use taskparty_nats::history::{ReadError, delete_message, message, stream_info};
 use taskparty_nats::publish::Draft;
 use taskparty_nats::subject::Bucket;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::rig::{PATIENCE, Rig, job, skipped};
+
+const STREAM: &str = "TASKPARTY_DISPATCH_shop";
 
 fn in_turn(id: &str, overlap: &str) -> Value {
     let mut spec = job(id, json!(null));
@@ -48,21 +49,20 @@ async fn trigger(rig: &Rig, job: &Job, id: &str) -> Uuid {
     request.run
 }
 
-/// The work that is in the stream, with its sequence.
+/// The work that is in the stream, with its sequence. A work queue is read message by message.
 async fn work(rig: &Rig) -> Vec<(u64, Dispatch)> {
-    let mut work = Vec::new();
-    let subjects = ["taskparty.dispatch.shop.>".to_owned()];
-    let visit = |record: taskparty_nats::history::Record| {
-        work.push((record.seq, serde_json::from_slice(&record.payload).unwrap()));
-        ControlFlow::Continue(())
-    };
-    let read =
-        read(rig.nats.js(), "TASKPARTY_DISPATCH_shop", &subjects, Start::First, PATIENCE, visit);
-    match read.await {
-        Ok(()) => work,
-        Err(taskparty_nats::history::ReadError::NoStream(_)) => Vec::new(),
+    let info = match stream_info(rig.nats.js(), STREAM).await {
+        Ok(info) => info,
+        Err(ReadError::NoStream(_)) => return Vec::new(),
         Err(error) => panic!("{error}"),
+    };
+    let mut work = Vec::new();
+    for seq in info.first_seq..=info.last_seq {
+        if let Some(record) = message(rig.nats.js(), STREAM, seq).await.unwrap() {
+            work.push((seq, serde_json::from_slice(&record.payload).unwrap()));
+        }
     }
+    work
 }
 
 /// Waits for the only work that there is.
@@ -100,7 +100,7 @@ async fn finish(rig: &Rig, (seq, dispatch): (u64, Dispatch)) {
         started_at: Some(now),
         finished_at: now,
     };
-    delete_message(rig.nats.js(), "TASKPARTY_DISPATCH_shop", seq).await.unwrap();
+    delete_message(rig.nats.js(), STREAM, seq).await.unwrap();
     let subject = rig.nats.names().result(&dispatch.app);
     let value = serde_json::to_vec(&result).unwrap();
     rig.buckets.publisher().publish(Draft::new(subject, value)).await.unwrap();
@@ -180,7 +180,7 @@ async fn those_that_wait_go_on_when_their_scheduler_is_gone() {
     assert!(runs.contains(&work.1.run) && work.1.run != done);
     finish(&rig, work).await;
     let end = Instant::now() + PATIENCE;
-    while rig.buckets.entries(Bucket::Overlap, "turns.*").await.unwrap().len() > 0 {
+    while !rig.buckets.entries(Bucket::Overlap, "turns.*").await.unwrap().is_empty() {
         assert!(Instant::now() < end, "the intent of a waiting run is left");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -347,3 +347,20 @@ fn a_delayed_trigger_whose_job_is_deleted_ends_when_it_is_refused() {
     let (run, _) = after_all(&[scheduled(), refused(SkipReason::Deleted)], &policy(0));
     assert_eq!(run.state, RunState::NotStarted);
 }
+
+#[test]
+fn a_run_that_waited_its_turn_gives_its_place_back_once_in_whatever_order_it_was_told() {
+    let Event::Fired(mut waits, digest) = fired(1, TriggerResult::Queued) else { unreachable!() };
+    waits.start_by = None;
+    let policy = Policy { holds_place: true, ..policy(0) };
+    let waits = Event::Fired(waits, digest);
+    let (run, decisions) = after_all(std::slice::from_ref(&waits), &policy);
+    assert_eq!((run.state, run.attempts.len(), decisions.len()), (RunState::Waiting, 0, 0));
+    let events = [waits, fired(1, TriggerResult::Dispatched), ended(0, 1, Outcome::Succeeded)];
+    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        let told: Vec<Event> = order.iter().map(|n| events[*n].clone()).collect();
+        let (run, decisions) = after_all(&told, &policy);
+        assert_eq!(run.state, RunState::Succeeded, "{order:?}");
+        assert_eq!(decisions, [Decision::Release { run: run_id() }], "{order:?}");
+    }
+}
