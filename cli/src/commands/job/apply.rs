@@ -248,7 +248,7 @@ fn people(report: &Report) -> String {
 
 fn times(times: &[chrono::DateTime<chrono::Utc>]) -> String {
     if times.is_empty() {
-        return "(never by itself)".into();
+        return "(none known)".into();
     }
     times.iter().map(|at| shown_time(*at)).collect::<Vec<_>>().join(", ")
 }
