@@ -56,6 +56,11 @@ async fn see_through(node: Arc<Node>, received: Received, slot: OwnedSemaphorePe
     };
     drop(message);
     let lease = keep(&node, &delivery, Duration::from_millis(dispatch.lease_ms), at);
+    if lease.is_lost() {
+        tracing::warn!(run = %dispatch.run, job = %dispatch.job, shard = dispatch.shard.index,
+            "Work came when its lease may have ended, as after a standstill of this process: it is left to whoever gets it next.");
+        return;
+    }
     let now = node.clock.now();
     let reporter = Reporter { instance: &node.instance, delivery: delivery.delivered };
     let desk = node.handlers.get(&dispatch.handler);

@@ -12,6 +12,7 @@
 //! A message that is on its way in the moment in which demand is dropped comes again after the
 //! consumer's ack-wait; nothing can be done about that.
 
+mod arrivals;
 mod demand;
 mod received;
 mod status;
@@ -27,10 +28,12 @@ use futures::{FutureExt, StreamExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use self::arrivals::{Arrivals, Found};
 use self::demand::Demand;
 pub(crate) use self::received::Event;
 pub use self::received::Received;
 use self::status::Status;
+use crate::lease::Uptime;
 use crate::publish::backoff;
 
 /// How often the connection is looked at while nothing comes.
@@ -74,6 +77,8 @@ pub struct Pull {
     config: PullConfig,
     /// What the server was asked for and has not sent.
     demand: Demand,
+    /// Since when what arrives can have been on its way.
+    arrivals: Arrivals,
     /// Where the messages arrive; none until the first request and after a loss.
     inbox: Option<Inbox>,
     /// A dropped inbox, as long as something may have arrived on it already.
@@ -109,6 +114,7 @@ impl Pull {
             consumer: consumer.into(),
             config,
             demand: Demand::default(),
+            arrivals: Arrivals::from(Uptime::now()),
             inbox: None,
             retiring: None,
             failures: 0,
@@ -199,7 +205,7 @@ impl Pull {
         let mut rest = Vec::new();
         while let Some((subscriber, until)) = self.retiring.as_mut() {
             match tokio::time::timeout_at(*until, subscriber.next()).await {
-                Ok(Some(message)) => rest.extend(Received::of(message)),
+                Ok(Some(message)) => rest.extend(Received::of(message, self.arrivals.since())),
                 Ok(None) | Err(_) => self.retiring = None,
             }
         }
@@ -223,9 +229,16 @@ impl Pull {
                 sleep_until(if quiet { look.min(self.quiet_until) } else { look }).await;
                 continue;
             };
+            let arrivals = &mut self.arrivals;
+            let next = std::future::poll_fn(|cx| {
+                let next = inbox.subscriber.poll_next_unpin(cx);
+                let found = if next.is_pending() { Found::Empty } else { Found::Message };
+                arrivals.looked(Uptime::now(), found);
+                next
+            });
             let message = tokio::select! {
                 biased;
-                message = inbox.subscriber.next() => message,
+                message = next => message,
                 () = sleep_until(look) => continue,
                 () = sleep_until(self.quiet_until), if self.quiet_until > Instant::now() => continue,
             };
@@ -243,7 +256,7 @@ impl Pull {
             match tokio::time::timeout_at(*until, subscriber.next()).await {
                 Ok(Some(message)) if message.status.is_none() => {
                     self.demand.delivered();
-                    if let Some(received) = Received::of(message) {
+                    if let Some(received) = Received::of(message, self.arrivals.since()) {
                         return Some(Event::Received(received));
                     }
                 }
@@ -299,12 +312,14 @@ impl Pull {
             heartbeat.as_nanos(),
         );
         let request = Request::new().inbox(reply).payload(Bytes::from(body));
+        let asked = Uptime::now();
         match timeout(LOOK, self.js.send_request(subject, request)).await {
             Err(_) => Ok(()),
             Ok(Err(_)) => Err(ConsumeError::Closed),
             Ok(Ok(())) => {
                 if self.demand.outstanding() == 0 {
                     inbox.last_heard = Instant::now();
+                    self.arrivals = Arrivals::from(asked);
                 }
                 // The grace covers the way of the server's last word about the request.
                 self.demand.asked(more, Instant::now() + self.config.expires + RETIRE * 5);
@@ -318,7 +333,7 @@ impl Pull {
         let Some(status) = Status::of(&message) else {
             self.demand.delivered();
             self.alive();
-            return Received::of(message).map(Event::Received);
+            return Received::of(message, self.arrivals.since()).map(Event::Received);
         };
         let prefix = self.inbox.as_ref().map_or(0, |inbox| inbox.prefix.len());
         let number = message.subject.get(prefix..).and_then(|number| number.parse().ok());

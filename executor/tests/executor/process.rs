@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use taskparty_common::outcome::Outcome;
-use taskparty_executor::{ConnectConfig, Context, Executor};
+use taskparty_executor::{ConnectConfig, Context, Executor, slots};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::rig::{Rig, assert_outcome, instance, until};
@@ -24,7 +24,8 @@ async fn executor_process() {
     };
     let mut terminate = signal(SignalKind::terminate()).unwrap();
     let executor = Executor::new("shop").unwrap().connect(ConnectConfig::new(url));
-    executor.instance(instance("child")).handler("work", work).run(terminate.recv()).await.unwrap();
+    let executor = executor.instance(instance("child")).handler_with("work", slots(1), work);
+    executor.run(terminate.recv()).await.unwrap();
 }
 
 /// A process that is killed with the test.
@@ -75,6 +76,32 @@ async fn a_run_of_five_seconds_survives_sigterm() {
     assert_outcome(&result, Outcome::Succeeded, "");
     assert_eq!(result.delivery, 1);
     assert_eq!(rig.left().await, 0);
+}
+
+#[tokio::test]
+async fn what_came_while_the_process_stood_still_is_left_to_whoever_has_it_by_now() {
+    let rig = Rig::with_lease(Duration::from_secs(3)).await;
+    rig.make_consumer("work").await;
+    let frozen = Process::start(&rig);
+    let first = rig.run("work", json!(0)).await;
+    rig.result(first).await;
+    frozen.signal(rustix::process::Signal::STOP);
+    // It has asked for work, and gets it; when its lease is over, the other one does.
+    let run = rig.run("work", json!(4_000)).await;
+    let other = Process::start(&rig);
+    wait_for_announcements(&rig, 1).await;
+    frozen.signal(rustix::process::Signal::CONT);
+    let result = rig.result(run).await;
+    assert_outcome(&result, Outcome::Succeeded, "");
+    assert_eq!(result.delivery, 2);
+    rig.wait_until_idle().await;
+    for process in [frozen, other] {
+        process.signal(rustix::process::Signal::TERM);
+        assert!(process.ended().await);
+    }
+    assert_eq!(rig.results(run).await.len(), 1);
+    let announced = rig.records("started").await;
+    assert_eq!(announced.len(), 1, "it began twice: {announced:#?}");
 }
 
 #[tokio::test]

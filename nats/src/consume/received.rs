@@ -11,8 +11,8 @@ pub struct Received {
     pub delivery: Delivery,
     /// The subject, headers and body.
     pub message: Message,
-    /// When it was handed over: the lease began before this, by less than the way from the server
-    /// as long as the caller takes messages without delay.
+    /// The lease did not begin before this: usually a moment ago, and long ago when this process
+    /// stood still meanwhile. Count it from here.
     pub at: Uptime,
 }
 
@@ -31,13 +31,13 @@ pub(crate) enum Event {
 
 impl Received {
     /// Reads a message of a pull inbox; none when no consumer delivered it.
-    pub(super) fn of(message: Message) -> Option<Self> {
+    pub(super) fn of(message: Message, since: Uptime) -> Option<Self> {
         let Some(delivery) = Delivery::of(&message) else {
             if message.status.is_none() {
                 tracing::warn!(subject = %message.subject, "A message on a pull inbox came from no consumer.");
             }
             return None;
         };
-        Some(Self { delivery, message, at: Uptime::now() })
+        Some(Self { delivery, message, at: since })
     }
 }

@@ -31,7 +31,8 @@ impl Lease {
         Self::keep_since(publisher, delivery, length, Uptime::now(), shutdown)
     }
 
-    /// As [`Lease::keep`], for a message received at `received`, an [`Uptime`] taken when it came.
+    /// As [`Lease::keep`], for a message that was not sent before `received`. Lost from the start
+    /// when that is longer ago than the lease.
     pub fn keep_since(
         publisher: Publisher,
         delivery: Delivery,
@@ -76,7 +77,8 @@ async fn renew(
     end: watch::Sender<Uptime>,
 ) {
     let period = (length / 3).max(Duration::from_millis(50));
-    let mut wait = period;
+    // Some of it may be over already.
+    let mut wait = period.min(end.borrow().left() / 3);
     loop {
         Uptime::now().plus(wait).reached().await;
         let sent = Uptime::now();
