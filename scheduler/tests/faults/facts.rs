@@ -59,10 +59,6 @@ impl Site {
         Some(by_lock.into_values().collect())
     }
 
-    pub(crate) async fn fired(&self) -> Vec<Fired> {
-        until("a look at the fired records", async || self.fired_now().await).await
-    }
-
     /// All results.
     pub(crate) async fn results(&self) -> Vec<ResultRecord> {
         let names = self.nats.names();
@@ -153,8 +149,9 @@ impl Site {
             let locked = until("a look at the locks", async || self.locked().await).await;
             let (runs, left) = (self.runs().await, self.work_left().await);
             let open: Vec<&RunRow> = runs.values().filter(|run| !run.state.is_terminal()).collect();
-            let recorded = |run: &&Uuid| !runs.get(run).is_some_and(|r| r.trigger_result.is_some());
-            let unknown: Vec<&Uuid> = locked.iter().filter(recorded).collect();
+            let is_unknown =
+                |run: &&Uuid| runs.get(run).is_none_or(|run| run.trigger_result.is_none());
+            let unknown: Vec<&Uuid> = locked.iter().filter(is_unknown).collect();
             if left == 0 && open.is_empty() && unknown.is_empty() && !runs.is_empty() {
                 break runs;
             }

@@ -192,3 +192,43 @@ async fn while_the_servers_storage_is_full_everything_waits_and_nothing_is_lost(
     shop.close().await;
     node.stop().await;
 }
+
+/// A disk that is really full: nats-server answers no write any more, and needs a restart once there
+/// is room. (It may keep a dispatch then that its consumer holds for acked; nobody gets it.) Needs a small file system, such as
+/// `mount -t tmpfs -o size=48m none /mnt/small`, and `TASKPARTY_TEST_SMALL_DISK=/mnt/small`.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a small file system of its own"]
+async fn when_the_disk_is_full_the_server_needs_room_and_a_restart_and_nothing_is_lost() {
+    let disk = std::path::PathBuf::from(std::env::var_os("TASKPARTY_TEST_SMALL_DISK").unwrap());
+    let mut site = Site::single_in(disk.join("nats")).await;
+    let node = site.node().await;
+    let shop = Shop::open(&site);
+    let jobs = site.each_second(20, "settle", json!({})).await;
+    site.more_starts(40).await;
+    let filler = disk.join("filler");
+    let filled = std::fs::write(&filler, vec![1; 1 << 30]).unwrap_err();
+    println!("# disk: {filled}");
+    until("a scheduler that is cut off", async || {
+        let starts = site.ledger.len();
+        let seen = site.clock.now();
+        until("a second", async || (site.clock.now() - seen > TimeDelta::seconds(2)).then_some(()))
+            .await;
+        (site.ledger.len() == starts).then_some(())
+    })
+    .await;
+    std::fs::remove_file(&filler).unwrap();
+    let freed = Instant::now();
+    let by_itself = tokio::time::timeout(std::time::Duration::from_secs(15), site.more_starts(1));
+    if by_itself.await.is_err() {
+        println!("# disk: no fire in 15 s after there was room again; the server is restarted");
+        site.server().restart().await.unwrap();
+        site.ledger.nats_forgets();
+    }
+    site.all_fire_again(&jobs).await;
+    println!("# disk: all fire again {:?} after there was room", freed.elapsed());
+    let judged = site.judge(&jobs).await;
+    judged.all_succeeded();
+    judged.say("full disk");
+    shop.close().await;
+    node.stop().await;
+}

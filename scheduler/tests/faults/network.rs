@@ -7,6 +7,16 @@ use taskparty_scheduler::Role;
 use crate::rig::Site;
 use crate::shop::Shop;
 
+/// At once: each waits for most of its time.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_loses_the_connection_in_whatever_way_nothing_is_lost_or_doubled() {
+    tokio::join!(
+        a_scheduler_that_loses_its_connection(),
+        an_executor_that_loses_its_connection(),
+        a_log_writer_that_loses_its_connection(),
+    );
+}
+
 /// Breaks the connection in each way in turn, while others go on.
 async fn break_it(site: &Site, proxy: &Proxy, starts: usize) {
     proxy.cut();
@@ -25,8 +35,7 @@ async fn break_it(site: &Site, proxy: &Proxy, starts: usize) {
     proxy.heal();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_scheduler_that_loses_its_connection_in_any_way_costs_nothing() {
+async fn a_scheduler_that_loses_its_connection() {
     let site = Site::single().await;
     let proxy = Proxy::start(site.address()).await.unwrap();
     let unsteady = site.node_at(&proxy.url(), &[Role::Scheduler]).await;
@@ -45,8 +54,7 @@ async fn a_scheduler_that_loses_its_connection_in_any_way_costs_nothing() {
     steady.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_executor_that_loses_its_connection_in_any_way_costs_nothing() {
+async fn an_executor_that_loses_its_connection() {
     let site = Site::single().await;
     let proxy = Proxy::start(site.address()).await.unwrap();
     let node = site.node().await;
@@ -65,8 +73,7 @@ async fn an_executor_that_loses_its_connection_in_any_way_costs_nothing() {
     node.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_log_writer_that_loses_its_connection_in_any_way_costs_nothing() {
+async fn a_log_writer_that_loses_its_connection() {
     let site = Site::single().await;
     let proxy = Proxy::start(site.address()).await.unwrap();
     let writer = site.node_at(&proxy.url(), &[Role::LogWriter]).await;

@@ -82,6 +82,11 @@ impl Site {
         Self::single_with(ServerConfig { max_store, ..ServerConfig::new(binary()) }).await
     }
 
+    /// A single nats-server with its files in `dir`.
+    pub(crate) async fn single_in(dir: std::path::PathBuf) -> Self {
+        Self::single_with(ServerConfig { dir: Some(dir), ..ServerConfig::new(binary()) }).await
+    }
+
     async fn single_with(config: ServerConfig) -> Self {
         let room = room(1).await;
         let server = Server::start(config).await.unwrap();

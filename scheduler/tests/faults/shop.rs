@@ -18,11 +18,9 @@ use crate::rig::{Site, config, within};
 /// A handler was called.
 #[derive(Debug, Clone)]
 pub(crate) struct Start {
-    pub(crate) job: String,
     pub(crate) run: Uuid,
     pub(crate) attempt: u32,
     pub(crate) delivery: u64,
-    pub(crate) instance: String,
     pub(crate) at: DateTime<Utc>,
 }
 
@@ -46,11 +44,9 @@ impl Ledger {
 
     pub(crate) fn note(&self, ctx: &Context) {
         self.starts.lock().unwrap().push(Start {
-            job: ctx.job().to_string(),
             run: ctx.run(),
             attempt: ctx.attempt(),
             delivery: ctx.delivery(),
-            instance: ctx.instance().to_string(),
             at: Clock::system().now(),
         });
     }
@@ -98,12 +94,6 @@ impl Shop {
     pub(crate) async fn close(self) {
         self.stop.cancel();
         within("the executor's end", self.task).await.unwrap().unwrap();
-    }
-
-    /// Drops it where it stands, as a crash would.
-    pub(crate) async fn crash(self) {
-        self.task.abort();
-        let _ = self.task.await;
     }
 }
 

@@ -51,7 +51,7 @@ impl Busy {
         assert!(waiting > 100, "{waiting}");
     }
 
-    async fn is_all_recorded(self, name: &str) {
+    async fn all_is_recorded(self, name: &str) {
         self.site.all_fire_again(&self.jobs).await;
         let judged = self.site.judge(&self.jobs).await;
         judged.all_succeeded();
@@ -62,8 +62,13 @@ impl Busy {
     }
 }
 
+/// At once: each waits for most of its time.
 #[tokio::test(flavor = "multi_thread")]
-async fn while_the_history_is_locked_firing_goes_on_and_all_is_recorded_afterwards() {
+async fn while_the_history_is_locked_gone_or_slow_firing_goes_on_and_all_is_recorded_once() {
+    tokio::join!(locked(), gone(), slow());
+}
+
+async fn locked() {
     let busy = Busy::start().await;
     let mut other = sqlx::SqliteConnection::connect(&busy.site.store_url()).await.unwrap();
     sqlx::query("PRAGMA busy_timeout = 30000").execute(&mut other).await.unwrap();
@@ -71,11 +76,11 @@ async fn while_the_history_is_locked_firing_goes_on_and_all_is_recorded_afterwar
     busy.goes_on_without("locked").await;
     sqlx::query("COMMIT").execute(&mut other).await.unwrap();
     other.close().await.unwrap();
-    busy.is_all_recorded("locked").await;
+    busy.all_is_recorded("locked").await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn while_the_history_file_is_gone_firing_goes_on_and_all_is_recorded_when_it_is_back() {
+/// The file is moved away, and comes back.
+async fn gone() {
     let busy = Busy::start().await;
     let (here, away) = (busy.site.history(), busy.site.dir.path().join("away.db"));
     std::fs::rename(&here, &away).unwrap();
@@ -85,11 +90,11 @@ async fn while_the_history_file_is_gone_firing_goes_on_and_all_is_recorded_when_
     busy.site.more_starts(100).await;
     assert_eq!(std::fs::metadata(&here).unwrap().len(), 0);
     std::fs::rename(&away, &here).unwrap();
-    busy.is_all_recorded("gone").await;
+    busy.all_is_recorded("gone").await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn while_the_history_is_slow_firing_goes_on_and_all_is_recorded() {
+/// Somebody else has the write lock for most of the time.
+async fn slow() {
     let busy = Busy::start().await;
     let end = CancellationToken::new();
     let url = busy.site.store_url();
@@ -111,5 +116,5 @@ async fn while_the_history_is_slow_firing_goes_on_and_all_is_recorded() {
     println!("# slow: {} messages wait in NATS after 500 more starts", busy.waiting().await);
     end.cancel();
     slow.await.unwrap();
-    busy.is_all_recorded("slow").await;
+    busy.all_is_recorded("slow").await;
 }
