@@ -28,7 +28,7 @@ test: nats-server ## All tests that need Rust and Python only
 test-all: test check test-cli test-langs ## Those, and what needs more of a machine: lints, docs, the nats command line, Node, Go
 
 test-cli: nats-server nats-cli
-	cargo test -p taskparty --features failpoints -- --ignored
+	cargo test $(FEATURES) --test e2e -- --ignored
 
 test-langs: nats-server ## The executors in Python, TypeScript and Go, through the cases that Rust's passes
 	examples/install.sh

@@ -46,7 +46,7 @@ pub(super) fn fired(
     }
     // A run that waited for its turn has a second record, whichever comes first.
     let waits = run.fired.as_ref().is_some_and(FiredPart::awaits_place);
-    let known = run.fired.is_some() && !(waits && !fired.awaits_place());
+    let known = run.fired.is_some() && (!waits || fired.awaits_place());
     if known || run.state.is_terminal() {
         return;
     }
