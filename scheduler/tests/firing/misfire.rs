@@ -16,7 +16,7 @@ fn each_30s(rig: &Rig, id: &str, policy: &str) -> Value {
     spec
 }
 
-fn of<'a>(fired: &'a [Fired], job: &str) -> Vec<Fired> {
+fn of(fired: &[Fired], job: &str) -> Vec<Fired> {
     fired.iter().filter(|fired| fired.job.as_str() == job).cloned().collect()
 }
 
