@@ -209,7 +209,7 @@ mod tests {
             expected.push(format!("{}/{}", names.triggers_stream(), crate::subject::SCHEDULERS));
             expected.push(format!("{}/{}", names.results_stream(), crate::subject::LOG_WRITER));
             assert_eq!(all.iter().map(|one| one.name.clone()).collect::<Vec<_>>(), expected);
-            assert_eq!(all[9].config["filter_subject"], names.triggers());
+            assert_eq!(all[10].config["filter_subject"], names.triggers());
             for (definition, bucket) in all[4..10].iter().zip(Bucket::ALL) {
                 assert_eq!(definition.config["subjects"], json!([names.key(bucket, ">")]));
             }
