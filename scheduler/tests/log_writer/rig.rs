@@ -198,7 +198,7 @@ impl Rig {
         let stream = self.nats.names().alerts_stream();
         let mut alerts = Vec::new();
         let info = history::stream_info(self.nats.js(), &stream).await.unwrap();
-        for seq in info.first_seq..=info.last_seq {
+        for seq in info.first_seq.max(1)..=info.last_seq {
             let record = history::message(self.nats.js(), &stream, seq).await.unwrap().unwrap();
             alerts.push(serde_json::from_slice(&record.payload).unwrap());
         }
