@@ -54,7 +54,10 @@ async fn without_a_stream_nothing_is_confirmed_and_a_stream_that_comes_late_is_f
     let publisher = publisher(&nats).await;
     let draft = Draft::new("s.a", "1");
     let error = publisher.publish_within(draft.clone(), Duration::from_millis(400)).await;
-    assert!(matches!(error, Err(PublishError::Unconfirmed(_))), "{error:?}");
+    assert_eq!(error, Err(PublishError::NoStream));
+    // Nor does it wait, where somebody wants to know.
+    let once = soon(publisher.publish_once(draft.clone(), Duration::from_secs(600))).await;
+    assert_eq!(once, Err(PublishError::NoStream));
     let (stored, ()) =
         tokio::join!(soon(publisher.publish(draft)), stream(&nats, plain("S", "s.>")));
     assert_eq!(stored.unwrap().seq, 1);

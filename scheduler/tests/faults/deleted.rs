@@ -79,6 +79,7 @@ async fn a_deleted_stream_or_bucket_is_made_again_with_what_is_still_known_of_it
         "KV_taskparty_schedulers",
         "KV_taskparty_cursors",
         "KV_taskparty_fires",
+        "KV_taskparty_overlap",
         "TASKPARTY_TRIGGERS",
         "TASKPARTY_RESULTS",
         "TASKPARTY_LOGS",
@@ -92,7 +93,7 @@ async fn a_deleted_stream_or_bucket_is_made_again_with_what_is_still_known_of_it
     judged.all_succeeded();
     judged.say("deleted streams");
     let told = site.alerts().await;
-    assert_eq!(told.iter().filter(|alert| alert.kind == "deleted").count(), 9, "{told:#?}");
+    assert_eq!(told.iter().filter(|alert| alert.kind == "deleted").count(), 10, "{told:#?}");
     shop.close().await;
     node.stop().await;
 }
