@@ -96,7 +96,8 @@ async fn a_membership_key_that_vanishes_doubles_nothing_and_loses_nothing() {
 }
 
 #[tokio::test]
-async fn membership_that_changes_while_the_past_is_read_lets_nobody_leave_out_what_was_fired_long_ago() {
+async fn membership_that_changes_while_the_past_is_read_lets_nobody_leave_out_what_was_fired_long_ago()
+ {
     let rig = Rig::start().await;
     // Reading takes many ways there and back: on a slow one there is time for much to change.
     let slow = Proxy::start(rig.server.address()).await.unwrap();
