@@ -10,6 +10,7 @@ mod crash;
 mod decisions;
 mod executors;
 mod facts;
+mod frozen;
 mod many;
 mod outage;
 mod outcome;

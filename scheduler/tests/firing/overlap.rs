@@ -6,10 +6,10 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use serde_json::{Value, json};
 use taskparty_common::dispatch::{Dispatch, ResultRecord};
-use taskparty_common::fire::{FireId, Fired, TriggerRequest};
+use taskparty_common::fire::Fired;
 use taskparty_common::job::Job;
 use taskparty_common::name::Instance;
-use taskparty_common::outcome::{Outcome, SkipReason, Trigger, TriggerResult};
+use taskparty_common::outcome::{Outcome, SkipReason, TriggerResult};
 use taskparty_nats::history::{ReadError, delete_message, message, stream_info};
 use taskparty_nats::publish::Draft;
 use taskparty_nats::subject::Bucket;
@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::rig::{PATIENCE, Rig, job, skipped};
+use crate::triggers::{request, send};
 
 const STREAM: &str = "TASKPARTY_DISPATCH_shop";
 
@@ -27,25 +28,8 @@ fn in_turn(id: &str, overlap: &str) -> Value {
 }
 
 async fn trigger(rig: &Rig, job: &Job, id: &str) -> Uuid {
-    let at = rig.clock.now();
-    let fire = FireId::trigger(job.spec.id.clone(), id);
-    let request = TriggerRequest {
-        v: 1,
-        id: id.into(),
-        job: job.spec.id.clone(),
-        app: job.spec.app.clone(),
-        handler: job.spec.handler.clone(),
-        trigger: Trigger::Manual,
-        run: fire.run(rig.nats.names().prefix(), job.meta.since.timestamp_millis(), at),
-        at,
-        by: "test".into(),
-        params: None,
-        retry: None,
-        since: None,
-    };
-    let subject = rig.nats.names().trigger(&request.job);
-    let value = serde_json::to_vec(&request).unwrap();
-    rig.buckets.publisher().publish(Draft::new(subject, value)).await.unwrap();
+    let request = request(rig, job, id);
+    send(rig, &request).await;
     request.run
 }
 

@@ -9,7 +9,8 @@ use taskparty_nats::publish::Draft;
 
 use crate::rig::{Rig, job};
 
-fn request(rig: &Rig, job: &Job, id: &str) -> TriggerRequest {
+/// A manual trigger with the id `id`.
+pub(crate) fn request(rig: &Rig, job: &Job, id: &str) -> TriggerRequest {
     let at = rig.clock.now();
     let fire = FireId::trigger(job.spec.id.clone(), id);
     TriggerRequest {
@@ -28,7 +29,7 @@ fn request(rig: &Rig, job: &Job, id: &str) -> TriggerRequest {
     }
 }
 
-async fn send(rig: &Rig, request: &TriggerRequest) {
+pub(crate) async fn send(rig: &Rig, request: &TriggerRequest) {
     let subject = rig.nats.names().trigger(&request.job);
     let value = serde_json::to_vec(request).unwrap();
     rig.buckets.publisher().publish(Draft::new(subject, value)).await.unwrap();
