@@ -2,19 +2,22 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use async_nats::Request;
 use futures::StreamExt;
 use serde_json::{Value, json};
+use taskparty_common::dispatch::SchedulerEntry;
+use taskparty_nats::bucket::Entry;
+use taskparty_nats::subject::Bucket;
 use tokio::time::{Instant, sleep};
 
-use crate::site::Site;
+use crate::site::{PATIENCE, Site, wait};
 
 /// How long one answer is waited for: an edit waits for schedulers that have gone.
 const ANSWER: Duration = Duration::from_secs(12);
 
 /// Edits that are under way at once.
-const AT_ONCE: usize = 32;
+const AT_ONCE: usize = 8;
 
 impl Site {
     /// Asks, and asks again while nobody answers. For requests that may be made twice.
@@ -61,22 +64,28 @@ impl Site {
     /// Pauses jobs; afterwards nothing of their schedules is fired any more.
     ///
     /// # Errors
-    /// As [`Site::ask`]; and when the schedulers do not confirm it.
+    /// As [`Site::ask`]; and when not every live scheduler goes by it in time.
     pub async fn pause(&self, jobs: &[Value]) -> Result<()> {
         let ids = jobs.iter().filter_map(|job| job["id"].as_str());
         let pauses = ids.map(|id| async move {
             let request = json!({ "id": id, "by": "chaos" });
-            // A pause that is there and not confirmed is no change when it is asked for again.
+            // Asked for twice it is no change, and tells nothing of who goes by it: looked at below.
             let edited = self.ask("job", "pause", &request, Duration::from_secs(60)).await?;
-            if edited["confirmed"] != json!(true) {
-                bail!("the pause of {id} is not confirmed: {edited}");
-            }
-            Ok(())
+            edited["revision"].as_u64().with_context(|| format!("the pause of {id}: {edited}"))
         });
         let mut done = futures::stream::iter(pauses).buffer_unordered(AT_ONCE);
-        while let Some(done) = done.next().await {
-            done?;
+        let mut newest = 0;
+        while let Some(revision) = done.next().await {
+            newest = newest.max(revision?);
         }
-        Ok(())
+        wait(&format!("schedulers that go by revision {newest}"), PATIENCE, async || {
+            let live = self.buckets.entries(Bucket::Schedulers, ">").await.ok()?;
+            let seen = |entry: &Entry| {
+                let entry: SchedulerEntry = serde_json::from_slice(entry.value.as_ref()?).ok()?;
+                Some(entry.jobs_revision >= newest)
+            };
+            live.iter().all(|entry| seen(entry) == Some(true)).then_some(())
+        })
+        .await
     }
 }
