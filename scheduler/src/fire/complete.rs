@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use taskparty_common::dispatch::ResultRecord;
-use taskparty_common::fire::{Fired, Identity};
+use taskparty_common::fire::{Fired, Identity, Intent};
 use taskparty_common::job::{JobSpec, MisfirePolicy};
 use taskparty_nats::history::{self, ReadError, Start};
 use uuid::Uuid;
@@ -80,9 +80,42 @@ impl Firing {
                 self.clock.now(),
             )
         {
-            return self.record_expired(&held.id, intent, &definition).await;
+            match self.is_under_way(intent, definition.spec(), done).await {
+                Ok(true) => {}
+                Ok(false) => return self.record_expired(&held.id, intent, &definition).await,
+                Err(error) => {
+                    tracing::warn!(fire = %held.id, %error, "Whether a late fire was dispatched cannot be seen; it waits.");
+                    return false;
+                }
+            }
         }
         self.carry_out(&held.id, intent, &definition, done).await.is_some()
+    }
+
+    /// Whether some of it was dispatched, in time, by who is gone or cannot say so: then it happens,
+    /// and is no longer to be left out.
+    async fn is_under_way(
+        &self,
+        intent: &Intent,
+        spec: &JobSpec,
+        done: &[u32],
+    ) -> Result<bool, ReadError> {
+        if !done.is_empty() {
+            return Ok(true);
+        }
+        let names = self.nats().names();
+        let stream = names.dispatch_stream(&spec.app);
+        for shard in intent.plan.shards() {
+            let subject =
+                names.dispatch(&spec.app, &spec.handler, intent.run, shard, intent.plan.attempt);
+            match history::last_by_subject(self.nats().js(), &stream, &subject).await {
+                Ok(Some(_)) => return Ok(true),
+                Ok(None) => {}
+                Err(ReadError::NoStream(_)) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
     }
 
     async fn known_since(&self, since: DateTime<Utc>, held: &[&Held]) -> Result<Known, ReadError> {

@@ -6,6 +6,8 @@ use taskparty_common::fire::{FireId, Intent, Plan};
 use taskparty_common::name::Instance;
 use taskparty_common::outcome::{Trigger, TriggerResult};
 use taskparty_nats::lock::{Locks, Take};
+use taskparty_nats::publish::Draft;
+use taskparty_nats::topology::{Topology, TopologyConfig};
 
 use crate::rig::{Rig, assert_complete, job};
 
@@ -62,6 +64,38 @@ async fn a_lock_whose_holder_died_is_completed_by_a_live_scheduler_and_by_the_ne
     let fired = rig.fired_until(|fired| fired.len() >= 2).await;
     next.stop().await;
     assert_eq!((fired.len(), rig.messages("TASKPARTY_DISPATCH_shop").await), (2, 4));
+}
+
+#[tokio::test]
+async fn what_was_dispatched_in_time_is_not_left_out_by_who_finds_it_too_late() {
+    let rig = Rig::start().await;
+    let mut spec = job("strict", json!({ "at": "2027-01-31T09:00:00" }));
+    spec["shards"] = json!(2);
+    spec["misfire"] = json!({ "policy": "skip", "grace": "1ms" });
+    let saved = rig.save(spec).await;
+    // A first scheduler makes the stream of the shop's work.
+    let first = rig.scheduler().await;
+    let topology = Topology::new(rig.nats.clone(), TopologyConfig::default());
+    topology.ensure_handler(&saved.spec.app, &saved.spec.handler).await.unwrap();
+    let past = chrono::SubsecRound::trunc_subsecs(rig.clock.now(), 3);
+    let (sent, unsent) = (past - TimeDelta::seconds(2), past - TimeDelta::seconds(1));
+    let locks = Locks::new(rig.buckets.clone());
+    for at in [sent, unsent] {
+        let value = serde_json::to_vec(&intent(&saved, 1, at)).unwrap();
+        let key = FireId::at(saved.spec.id.clone(), at).lock_key();
+        locks.take(&key, value, taskparty_nats::lock::SHORTEST).await.unwrap();
+    }
+    let run = intent(&saved, 1, sent).run;
+    let subject = rig.nats.names().dispatch(&saved.spec.app, &saved.spec.handler, run, 1, 1);
+    rig.buckets.publisher().publish(Draft::new(subject, "{}")).await.unwrap();
+    first.stop().await;
+    let next = rig.scheduler().await;
+    let mut fired = rig.fired_until(|fired| fired.len() >= 2).await;
+    next.stop().await;
+    fired.sort_unstable_by_key(|fired| fired.fire_time);
+    let results: Vec<TriggerResult> = fired.iter().map(|fired| fired.result).collect();
+    assert_eq!(results, [TriggerResult::Queued, TriggerResult::Expired]);
+    assert_eq!(rig.messages("TASKPARTY_DISPATCH_shop").await, 2, "the other shard follows");
 }
 
 #[tokio::test]
