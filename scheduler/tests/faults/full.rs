@@ -1,6 +1,6 @@
 //! Streams without room: refused loudly, on record, told; and nothing is lost.
 
-use chrono::{TimeDelta, Utc};
+use chrono::TimeDelta;
 use serde_json::{Value, json};
 use taskparty_common::outcome::{RunState, TriggerResult};
 use taskparty_nats::publish::{Draft, PublishError};
@@ -86,13 +86,10 @@ async fn while_the_history_stream_is_full_nothing_fires_and_nothing_is_lost() {
     let fires = async || site.buckets.entries(Bucket::Fires, ">").await.unwrap().len();
     let before = fires().await;
     let full = Instant::now();
-    let watermark = async || {
-        let marks = site.buckets.entries(Bucket::Cursors, "scheduler.*").await.unwrap();
-        let mark: Value = serde_json::from_slice(marks[0].value.as_ref().unwrap()).unwrap();
-        mark["handled"].as_str().unwrap().parse::<chrono::DateTime<Utc>>().unwrap()
-    };
+    let scheduler = site.buckets.entries(Bucket::Schedulers, ">").await.unwrap().remove(0).key;
     until("a watermark that stands still", async || {
-        (site.clock.now() - watermark().await > TimeDelta::seconds(5)).then_some(())
+        let handled = site.watermark(&scheduler).await?;
+        (site.clock.now() - handled > TimeDelta::seconds(5)).then_some(())
     })
     .await;
     let begun = fires().await - before;

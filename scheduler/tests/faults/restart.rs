@@ -37,10 +37,7 @@ async fn a_restart_of_the_server_loses_nothing_and_doubles_nothing() {
     node.stop().await;
 }
 
-// Not a gate yet: once in several runs one instant had no record afterwards. Whether the killed server
-// lost an acknowledged record (it does not sync each write here), or we did, is not known.
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "once in several runs an instant is missing; run it with: --test faults -- --ignored killed"]
 async fn a_server_that_is_killed_loses_nothing_and_doubles_nothing() {
     let mut site = Site::single().await;
     let node = site.node().await;

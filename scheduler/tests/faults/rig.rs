@@ -218,7 +218,8 @@ impl Site {
         self.buckets.put(Bucket::Jobs, job.spec.id.as_str(), value, None).await.unwrap()
     }
 
-    /// Pauses the jobs; when this returns, no scheduler fires them any more.
+    /// Pauses the jobs; when this returns, no scheduler fires them any more, and each has handled
+    /// all that was due before.
     pub(crate) async fn pause(&self, jobs: &[Job]) {
         let now = self.clock.now();
         let mut revision = 0;
@@ -235,6 +236,25 @@ impl Site {
             (all && !live.is_empty()).then_some(())
         })
         .await;
+        // A lock may have been asked for in vain while NATS was away: it is asked for again.
+        let seen = self.clock.now();
+        until("everything due before the pause is handled", async || {
+            let live = self.buckets.entries(Bucket::Schedulers, ">").await.ok()?;
+            for scheduler in live {
+                let handled = self.watermark(&scheduler.key).await?;
+                (handled >= seen).then_some(())?;
+            }
+            Some(())
+        })
+        .await;
+    }
+
+    /// Up to when this scheduler has handled everything.
+    pub(crate) async fn watermark(&self, scheduler: &str) -> Option<DateTime<Utc>> {
+        let key = format!("scheduler.{scheduler}");
+        let mark = self.buckets.entries(Bucket::Cursors, &key).await.ok()?.into_iter().next()?;
+        let mark: Value = serde_json::from_slice(mark.value.as_deref()?).unwrap();
+        mark["handled"].as_str()?.parse().ok()
     }
 }
 
