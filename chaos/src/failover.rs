@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 use chrono::TimeDelta;
+use taskparty_lab::facts;
+use taskparty_lab::journal::Journal;
+use taskparty_lab::servers::Kind;
+use taskparty_lab::site::{Parts, Programs, Site, Starts, Ways};
 
-use crate::journal::Journal;
-use crate::servers::Kind;
-use crate::site::{Parts, Programs, Site, Starts, Ways};
-use crate::{facts, load, run};
+use crate::{load, run};
 
 /// How the owner goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +61,7 @@ pub async fn measure(config: Config, programs: &Programs, dir: &Path) -> Result<
     let parts = Parts {
         nats: config.nats,
         nodes: vec!["scheduler,log-writer,api"; SCHEDULERS],
+        lease: run::LEASE,
         executors: 1,
         starts: Starts::NotWritten,
         ways: Ways::Direct,

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use anyhow::Result;
 use rustix::process::Signal;
+use taskparty_lab::seat::Seat;
+use taskparty_lab::site::Site;
 use taskparty_nats::proxy::{Direction, Proxy};
 use taskparty_nats::subject::Bucket;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::plan::{Cut, Fault, Lane, Step, Target};
-use crate::seat::Seat;
-use crate::site::Site;
 
 /// How long a graceful end may take: with NATS away it takes what a node allows itself.
 const END: Duration = Duration::from_secs(40);
@@ -126,8 +126,9 @@ async fn forget(site: &Site, seat: &Seat) -> Result<()> {
 
 async fn of_nats(site: &Site, step: &Step, stop: &CancellationToken) -> Result<()> {
     let mut servers = site.servers.lock().await;
-    let keep =
-        |servers: &crate::servers::Servers, node| servers.keep_log(node, &site.dir).map(drop);
+    let keep = |servers: &taskparty_lab::servers::Servers, node| {
+        servers.keep_log(node, &site.dir).map(drop)
+    };
     match step.fault {
         Fault::KillNode(node) => {
             servers.node(node).kill();

@@ -7,19 +7,13 @@
 //! It judges by what each part wrote by itself (`taskparty_scheduler::audit`), and by what
 //! executors wrote into files of their own before a handler began.
 
-pub mod ask;
 pub mod executor;
-pub mod facts;
 pub mod failover;
 pub mod inflict;
-pub mod journal;
 pub mod load;
 pub mod plan;
-pub mod process;
+pub mod programs;
 pub mod quiet;
 pub mod run;
-pub mod seat;
-pub mod servers;
-pub mod site;
 pub mod soak;
 pub mod triggers;

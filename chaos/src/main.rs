@@ -7,9 +7,8 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use taskparty_chaos::failover::{self, Way};
-use taskparty_chaos::servers::Kind;
-use taskparty_chaos::site::Programs;
-use taskparty_chaos::{executor, run, soak};
+use taskparty_chaos::{executor, programs, run, soak};
+use taskparty_lab::servers::Kind;
 
 /// Real processes, killed, frozen and cut off while jobs run; then an audit.
 #[derive(Debug, Parser)]
@@ -139,7 +138,7 @@ async fn main() -> Result<ExitCode> {
                 length: Duration::from_secs_f64(args.minutes * 60.0),
                 rate: args.rate,
             };
-            let verdict = run::run(&config, &Programs::find()?, &folder.path).await;
+            let verdict = run::run(&config, &programs::find()?, &folder.path).await;
             if let Ok(verdict) = &verdict {
                 run::print(verdict, &folder.path.display().to_string());
             }
@@ -154,7 +153,7 @@ async fn main() -> Result<ExitCode> {
                 rounds: args.rounds,
                 jobs: args.jobs,
             };
-            let late = failover::measure(config, &Programs::find()?, &folder.path).await;
+            let late = failover::measure(config, &programs::find()?, &folder.path).await;
             let target = config.way.target();
             if let Ok(late) = &late {
                 let most = late.iter().max().copied().unwrap_or_default();
@@ -168,7 +167,7 @@ async fn main() -> Result<ExitCode> {
         Command::Soak(args) => {
             let folder = Folder::open(&args.keep)?;
             let config = soak::Config { runs: args.runs, rate: args.rate };
-            let soaked = soak::soak(config, &Programs::find()?, &folder.path).await;
+            let soaked = soak::soak(config, &programs::find()?, &folder.path).await;
             if let Ok(soaked) = &soaked {
                 soak::print(soaked);
             }

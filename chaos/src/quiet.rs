@@ -5,12 +5,12 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use taskparty_common::name::App;
 use taskparty_common::outcome::RunState;
+use taskparty_lab::site::Site;
 use taskparty_nats::history::{consumer_info, stream_info};
 use taskparty_scheduler::store::{RunFilter, Store};
 use tokio::time::{Instant, sleep};
 
 use crate::load::APP;
-use crate::site::Site;
 
 /// What is left to do.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,20 +9,24 @@ use anyhow::{Context, Result};
 use chrono::{DateTime, Utc};
 use serde_json::Value;
 use taskparty_common::fire::Fired;
+use taskparty_lab::facts;
+use taskparty_lab::journal::Journal;
+use taskparty_lab::process::tail;
+use taskparty_lab::servers;
+use taskparty_lab::site::{Parts, Programs, Site, Starts, Ways, wait};
 use taskparty_scheduler::audit::{AuditConfig, Kind, Report, Violation};
 use taskparty_scheduler::store::Store;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::inflict::{follow, heal};
-use crate::journal::Journal;
+use crate::load;
 use crate::plan::{Crowd, lanes};
-use crate::process::tail;
 use crate::quiet::quiet;
-use crate::servers;
-use crate::site::{LEASE, Parts, Programs, Site, Starts, Ways, wait};
 use crate::triggers::{self, Promised};
-use crate::{facts, load};
+
+/// The lease of a dispatch: short, so that much happens.
+pub(crate) const LEASE: Duration = Duration::from_secs(5);
 
 /// How long what is left may take when all is healed: catching up, leases, retries.
 const QUIET: Duration = Duration::from_secs(240);
@@ -106,6 +110,7 @@ pub async fn run(config: &Config, programs: &Programs, dir: &Path) -> Result<Ver
     let parts = Parts {
         nats: servers::Kind::Cluster,
         nodes: vec!["scheduler,log-writer,api"; SCHEDULERS],
+        lease: LEASE,
         executors: EXECUTORS,
         starts: Starts::Written,
         ways: Ways::Proxied,
@@ -232,7 +237,7 @@ async fn kept(store: &Store, promised: &Promised) -> Result<Vec<String>> {
 
 /// A panic is wrong, whatever came of it.
 fn panics(site: &Site) -> Vec<String> {
-    let said = |seat: &crate::seat::Seat| {
+    let said = |seat: &taskparty_lab::seat::Seat| {
         let log = std::fs::read_to_string(&seat.spec.log).unwrap_or_default();
         let panic = log.lines().find(|line| line.contains("panicked at"))?;
         Some(format!("{}: {panic}", seat.name))

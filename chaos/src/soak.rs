@@ -4,14 +4,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use taskparty_lab::facts;
+use taskparty_lab::journal::Journal;
+use taskparty_lab::process::memory;
+use taskparty_lab::servers::Kind;
+use taskparty_lab::site::{PATIENCE, Parts, Programs, Site, Starts, Ways, wait};
 use taskparty_nats::server::Server;
 use tokio::time::Instant;
 
-use crate::journal::Journal;
-use crate::process::memory;
-use crate::servers::Kind;
-use crate::site::{PATIENCE, Parts, Programs, Site, Starts, Ways, wait};
-use crate::{facts, load};
+use crate::{load, run};
 
 /// What is done.
 #[derive(Debug, Clone, Copy)]
@@ -69,6 +70,7 @@ pub async fn soak(config: Config, programs: &Programs, dir: &Path) -> Result<Soa
     let parts = Parts {
         nats: Kind::Single,
         nodes: vec!["scheduler,api", "log-writer"],
+        lease: run::LEASE,
         executors: 1,
         starts: Starts::Written,
         ways: Ways::Direct,

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use rand::RngExt;
 use taskparty_executor::{Client, ClientError};
+use taskparty_lab::site::Site;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::load::{ON_DEMAND, on_demand};
-use crate::site::Site;
 
 /// How often somebody triggers something.
 const EVERY: Duration = Duration::from_millis(250);

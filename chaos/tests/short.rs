@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use taskparty_chaos::run::{Config, print, run, tails};
-use taskparty_chaos::site::Programs;
-use taskparty_chaos::soak;
+use taskparty_chaos::{programs, soak};
+use taskparty_lab::site::Programs;
 
 /// The programs; none, with a word about it, when `taskparty` was not built beside this test.
 fn programs() -> Option<Programs> {
-    match Programs::find() {
+    match programs::find() {
         Ok(found) => {
             let harness = PathBuf::from(env!("CARGO_BIN_EXE_taskparty-chaos"));
-            Some(Programs { harness, ..found })
+            Some(Programs { executor: (harness, found.executor.1), ..found })
         }
         Err(error) => {
             eprintln!("left out: {error:#}");

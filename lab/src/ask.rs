@@ -55,7 +55,7 @@ impl Site {
     /// As [`Site::ask`].
     pub async fn apply(&self, jobs: &[Value]) -> Result<()> {
         for piece in jobs.chunks(200) {
-            let request = json!({ "jobs": piece, "by": "chaos" });
+            let request = json!({ "jobs": piece, "by": "lab" });
             self.ask("job", "apply", &request, Duration::from_secs(60)).await?;
         }
         Ok(())
@@ -68,7 +68,7 @@ impl Site {
     pub async fn pause(&self, jobs: &[Value]) -> Result<()> {
         let ids = jobs.iter().filter_map(|job| job["id"].as_str());
         let pauses = ids.map(|id| async move {
-            let request = json!({ "id": id, "by": "chaos" });
+            let request = json!({ "id": id, "by": "lab" });
             // Asked for twice it is no change, and tells nothing of who goes by it: looked at below.
             let edited = self.ask("job", "pause", &request, Duration::from_secs(60)).await?;
             edited["revision"].as_u64().with_context(|| format!("the pause of {id}: {edited}"))

@@ -1,4 +1,4 @@
-//! What the harness says: to the terminal, and with the wall time, to find it again beside the logs.
+//! What is said about what is done: to the terminal, and with the wall time, to find it again beside the logs.
 
 use std::fs::File;
 use std::io::Write;
@@ -21,7 +21,7 @@ impl Journal {
     /// # Errors
     /// When the file cannot be made.
     pub fn open(dir: &Path) -> Result<Self> {
-        let path = dir.join("chaos.log");
+        let path = dir.join("journal.log");
         let file = File::create(&path).with_context(|| path.display().to_string())?;
         Ok(Self { file: Arc::new(Mutex::new(file)), clock: Clock::system() })
     }

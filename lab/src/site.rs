@@ -1,4 +1,4 @@
-//! An installation: NATS, schedulers, executors, and a connection of the harness's own.
+//! An installation: NATS, schedulers, executors, and a connection of our own.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,9 +17,6 @@ use crate::process::Spec;
 use crate::seat::Seat;
 use crate::servers::{Kind, Servers};
 
-/// The lease of a dispatch: short, so that much happens.
-pub const LEASE: Duration = Duration::from_secs(5);
-
 /// How long something may take that should take a moment.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -28,30 +25,8 @@ pub const PATIENCE: Duration = Duration::from_secs(90);
 pub struct Programs {
     /// `taskparty`.
     pub node: PathBuf,
-    /// `taskparty-chaos`, for its executors.
-    pub harness: PathBuf,
-}
-
-impl Programs {
-    /// Those beside the running program, or the ones that `TASKPARTY_BIN` and `CHAOS_BIN` name.
-    ///
-    /// # Errors
-    /// When one is missing, with what to do.
-    pub fn find() -> Result<Self> {
-        let here = std::env::current_exe()?;
-        let folders: Vec<&Path> = here.ancestors().skip(1).take(2).collect();
-        let find = |variable: &str, name: &str| {
-            let named = std::env::var_os(variable).map(PathBuf::from);
-            let beside = folders.iter().map(|folder| folder.join(name));
-            named.into_iter().chain(beside).find(|path| path.is_file()).with_context(|| {
-                format!("no {name} beside {}: run `cargo build -p {name}` first", here.display())
-            })
-        };
-        Ok(Self {
-            node: find("TASKPARTY_BIN", "taskparty")?,
-            harness: find("CHAOS_BIN", "taskparty-chaos")?,
-        })
-    }
+    /// An executor's program, and the arguments before `--url` and `--starts`.
+    pub executor: (PathBuf, Vec<String>),
 }
 
 /// How each process reaches NATS.
@@ -68,8 +43,10 @@ pub enum Ways {
 pub struct Parts {
     /// What NATS is.
     pub nats: Kind,
-    /// The roles of each scheduler's process.
+    /// The roles of each node.
     pub nodes: Vec<&'static str>,
+    /// The lease of a dispatch.
+    pub lease: Duration,
     /// How many executors there are.
     pub executors: usize,
     /// Whether executors write down each start.
@@ -94,7 +71,7 @@ pub struct Site {
     pub dir: PathBuf,
     /// What the harness says.
     pub journal: Journal,
-    /// The harness's own connection, through no proxy.
+    /// A connection of our own, through no proxy.
     pub nats: Nats,
     /// The buckets.
     pub buckets: Buckets,
@@ -136,7 +113,7 @@ impl Site {
             let (url, proxies) = site.way(parts.ways).await?;
             let store = site.store_url();
             let args = ["serve", "--roles", roles, "--store-url", &store, "--nats-url", &url];
-            let lease = format!("{}s", LEASE.as_secs());
+            let lease = format!("{}ms", parts.lease.as_millis());
             let name = format!("scheduler-{number}");
             let env = [
                 ("TASKPARTY_LEASE", lease.as_str()),
@@ -151,13 +128,15 @@ impl Site {
             let name = format!("executor-{number}");
             let starts = dir.join(format!("{name}.starts.ndjson"));
             let file = starts.display().to_string();
-            let mut args = vec!["executor", "--url", &url];
+            let (program, first) = &programs.executor;
+            let mut args: Vec<&str> = first.iter().map(String::as_str).collect();
+            args.extend(["--url", &url]);
             if parts.starts == Starts::Written {
                 std::fs::File::create(&starts)?;
                 args.extend(["--starts", &file]);
                 site.starts.push(starts);
             }
-            let spec = site.spec(&programs.harness, &args, &[], &name);
+            let spec = site.spec(program, &args, &[], &name);
             site.executors.push(Seat::new(name, spec, proxies));
         }
         // The first alone: it makes what is missing in NATS and in SQL.

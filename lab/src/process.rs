@@ -1,4 +1,4 @@
-//! A process of the harness: it writes to a file of its own, and never outlives the harness.
+//! A process: it writes to a file of its own, and never outlives the one that started it.
 //!
 //! As with the nodes of NATS, a shell starts a guard in the background and then becomes the
 //! process. The guard reads from a pipe whose other end only we hold, and kills when that ends
@@ -55,7 +55,7 @@ impl Process {
         let mut log = log.with_context(|| format!("the log {}", spec.log.display()))?;
         writeln!(log, "--- started")?;
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", GUARD, "chaos-guard"]).arg(&spec.program).args(&spec.args);
+        command.args(["-c", GUARD, "taskparty-guard"]).arg(&spec.program).args(&spec.args);
         command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
         command.envs(spec.env.iter().cloned()).current_dir(&spec.dir).process_group(0);
         command.stdin(Stdio::piped()).stdout(log.try_clone()?).stderr(log);
