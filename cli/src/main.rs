@@ -73,7 +73,7 @@ async fn command(
             commands::live::executors(config, output, &clock).await
         }
         Command::Executor(ExecutorCommand::Drain(_)) => Err(Failure::not_yet("executor drain")),
-        Command::Scheduler(SchedulerCommand::List) => {
+        Command::Scheduler(SchedulerCommand::List) | Command::Schedulers => {
             commands::live::schedulers(config, output, &clock).await
         }
         Command::Topology(command) => commands::topology::run(command, config, output).await,

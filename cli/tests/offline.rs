@@ -73,6 +73,18 @@ async fn the_configuration_says_where_each_value_came_from_and_hides_secrets() {
         ("nats://(hidden)@one:4222,nats://two".into(), "environment NATS_URL".into())
     );
     assert_eq!(find("store.url").1, "default");
+    assert_eq!(find("triggers_bytes"), ("1GiB".into(), "default".into()));
+}
+
+#[tokio::test]
+async fn how_much_may_wait_as_triggers_is_configured_like_the_sizes_of_streams() {
+    let desk = Desk::new();
+    desk.file("taskparty.toml", "triggers_bytes = \"64MiB\"\n");
+    let json = desk.run(&["config", "-o", "json"]).await.exits(0).json();
+    let found = json["items"].as_array().unwrap().iter().find(|i| i["name"] == "triggers_bytes");
+    assert_eq!(found.unwrap()["value"], "64MiB");
+    desk.file("taskparty.toml", "triggers_bytes = \"7\"\n");
+    desk.run(&["serve"]).await.exits(2).says("triggers_bytes").says("4MiB");
 }
 
 #[tokio::test]
@@ -141,6 +153,7 @@ async fn every_command_has_help_with_examples() {
         "run logs",
         "executor list",
         "scheduler list",
+        "schedulers",
         "topology show",
         "topology apply",
         "topology acl",

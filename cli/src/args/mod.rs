@@ -112,6 +112,9 @@ pub(crate) enum Command {
     /// Who fires jobs.
     #[command(subcommand)]
     Scheduler(SchedulerCommand),
+    /// The live schedulers: the same as `scheduler list`.
+    #[command(after_help = "Examples:\n  taskparty schedulers\n  taskparty schedulers -o json")]
+    Schedulers,
     /// The streams, buckets and consumers in NATS.
     #[command(subcommand)]
     Topology(TopologyCommand),

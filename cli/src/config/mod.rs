@@ -124,6 +124,7 @@ impl Config {
                 dispatch_bytes: take("dispatch_bytes").parse("dispatch_bytes", sizes::bytes)?,
                 results_bytes: take("results_bytes").parse("results_bytes", sizes::bytes)?,
                 logs_bytes: take("logs_bytes").parse("logs_bytes", sizes::bytes)?,
+                triggers_bytes: take("triggers_bytes").parse("triggers_bytes", sizes::room)?,
                 alerts_bytes: take("alerts_bytes").parse("alerts_bytes", sizes::bytes)?,
                 ..TopologyConfig::default()
             },

@@ -120,6 +120,7 @@ pub(super) const SETTINGS: &[Setting] = &[
     setting("dispatch_bytes", "", &["TASKPARTY_DISPATCH_BYTES"], Some("256MiB"), Show::Plain),
     setting("results_bytes", "", &["TASKPARTY_RESULTS_BYTES"], Some("2GiB"), Show::Plain),
     setting("logs_bytes", "", &["TASKPARTY_LOGS_BYTES"], Some("512MiB"), Show::Plain),
+    setting("triggers_bytes", "", &["TASKPARTY_TRIGGERS_BYTES"], Some("1GiB"), Show::Plain),
     setting("alerts_bytes", "", &["TASKPARTY_ALERTS_BYTES"], Some("32MiB"), Show::Plain),
     setting("dev.nats_server", "", &["TASKPARTY_NATS_SERVER"], None, Show::Plain),
 ];

@@ -27,6 +27,11 @@ pub(super) fn bytes(text: &str) -> Result<i64, String> {
     size.ok_or_else(wrong)
 }
 
+/// A size that only TaskParty goes by, and no stream.
+pub(super) fn room(text: &str) -> Result<u64, String> {
+    bytes(text).map(i64::unsigned_abs)
+}
+
 /// How often everything is stored: a number of servers that has a majority.
 pub(super) fn replicas(text: &str) -> Result<usize, String> {
     match text {
@@ -66,6 +71,7 @@ mod tests {
             ("dispatch_bytes", config.dispatch_bytes),
             ("results_bytes", config.results_bytes),
             ("logs_bytes", config.logs_bytes),
+            ("triggers_bytes", i64::try_from(config.triggers_bytes).unwrap()),
             ("alerts_bytes", config.alerts_bytes),
         ] {
             let setting = super::super::SETTINGS.iter().find(|setting| setting.name == name);
