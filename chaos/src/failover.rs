@@ -59,9 +59,10 @@ const SCHEDULERS: usize = 3;
 pub async fn measure(config: Config, programs: &Programs, dir: &Path) -> Result<Vec<Duration>> {
     let journal = Journal::open(dir)?;
     let parts = Parts {
-        nats: config.nats,
+        nats: config.nats.into(),
         nodes: vec!["scheduler,log-writer,api"; SCHEDULERS],
         lease: run::LEASE,
+        log: run::LOG,
         executors: 1,
         starts: Starts::NotWritten,
         ways: Ways::Direct,
@@ -71,7 +72,8 @@ pub async fn measure(config: Config, programs: &Programs, dir: &Path) -> Result<
     let mut all = Vec::new();
     for round in 0..config.rounds {
         tokio::time::sleep(BEFORE).await;
-        let seat = &site.schedulers[round % SCHEDULERS];
+        let seats: Vec<_> = site.schedulers().collect();
+        let seat = seats[round % SCHEDULERS];
         // Not always at the same place between two fires.
         tokio::time::sleep(Duration::from_millis(round as u64 * 137 % 1_000)).await;
         let went = journal.clock().now();

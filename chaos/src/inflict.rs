@@ -44,7 +44,7 @@ pub async fn follow(site: Arc<Site>, lane: Lane, stop: CancellationToken) -> usi
 
 fn seat(site: &Site, target: Target) -> Option<&Seat> {
     match target {
-        Target::Scheduler(number) => site.schedulers.get(number),
+        Target::Scheduler(number) => site.schedulers().nth(number),
         Target::Executor(number) => site.executors.get(number),
         Target::Nats => None,
     }

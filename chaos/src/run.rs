@@ -28,6 +28,9 @@ use crate::triggers::{self, Promised};
 /// The lease of a dispatch: short, so that much happens.
 pub(crate) const LEASE: Duration = Duration::from_secs(5);
 
+/// What nodes log.
+pub(crate) const LOG: &str = "info,async_nats=warn";
+
 /// How long what is left may take when all is healed: catching up, leases, retries.
 const QUIET: Duration = Duration::from_secs(240);
 
@@ -108,9 +111,10 @@ pub async fn run(config: &Config, programs: &Programs, dir: &Path) -> Result<Ver
     let journal = Journal::open(dir)?;
     journal.say(format!("seed {}", config.seed));
     let parts = Parts {
-        nats: servers::Kind::Cluster,
+        nats: servers::Kind::Cluster.into(),
         nodes: vec!["scheduler,log-writer,api"; SCHEDULERS],
         lease: LEASE,
+        log: LOG,
         executors: EXECUTORS,
         starts: Starts::Written,
         ways: Ways::Proxied,

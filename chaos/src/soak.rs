@@ -68,9 +68,10 @@ pub struct Soaked {
 pub async fn soak(config: Config, programs: &Programs, dir: &Path) -> Result<Soaked> {
     let journal = Journal::open(dir)?;
     let parts = Parts {
-        nats: Kind::Single,
+        nats: Kind::Single.into(),
         nodes: vec!["scheduler,api", "log-writer"],
         lease: run::LEASE,
+        log: run::LOG,
         executors: 1,
         starts: Starts::Written,
         ways: Ways::Direct,

@@ -123,6 +123,18 @@ pub fn memory(pid: u32) -> Option<u64> {
     line.trim().trim_end_matches("kB").trim().parse().ok()
 }
 
+/// The processor time that the process `pid` has used.
+pub fn processor(pid: u32) -> Option<Duration> {
+    /// Linux counts in hundredths of a second here, whatever the kernel's own tick is.
+    const TICKS: u64 = 100;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is the program's name, which may hold anything.
+    let after_name = stat.rsplit_once(')')?.1;
+    let fields: Vec<&str> = after_name.split_whitespace().collect();
+    let ticks = |index: usize| fields.get(index)?.parse::<u64>().ok();
+    Some(Duration::from_millis((ticks(11)? + ticks(12)?) * 1000 / TICKS))
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
         // Both are no-ops on a child that has been reaped.

@@ -18,6 +18,21 @@ pub enum Kind {
     Cluster,
 }
 
+/// How NATS is started.
+#[derive(Debug, Clone)]
+pub struct Shape {
+    /// What it is.
+    pub kind: Kind,
+    /// More lines for each `jetstream` block, such as `sync_interval: always`.
+    pub jetstream: String,
+}
+
+impl From<Kind> for Shape {
+    fn from(kind: Kind) -> Self {
+        Self { kind, jetstream: String::new() }
+    }
+}
+
 /// The servers; ended when this is dropped.
 #[derive(Debug)]
 pub enum Servers {
@@ -32,11 +47,13 @@ impl Servers {
     ///
     /// # Errors
     /// When there is no nats-server, or it does not start.
-    pub async fn start(kind: Kind) -> Result<Self> {
+    pub async fn start(shape: &Shape) -> Result<Self> {
         let binary = find(&Search::from_env())?.path;
-        Ok(match kind {
+        let jetstream_extra = shape.jetstream.clone();
+        Ok(match shape.kind {
             Kind::Single => {
-                let config = ServerConfig { max_store: STORE, ..ServerConfig::new(binary) };
+                let config =
+                    ServerConfig { max_store: STORE, jetstream_extra, ..ServerConfig::new(binary) };
                 Self::Single(Box::new(Server::start(config).await?))
             }
             Kind::Cluster => {
@@ -44,6 +61,7 @@ impl Servers {
                     // Else clients learn the nodes' own addresses, and pass by their proxies.
                     cluster_extra: "  no_advertise: true".into(),
                     start_deadline: Duration::from_secs(60),
+                    jetstream_extra,
                     ..ClusterConfig::new(binary)
                 };
                 Self::Cluster(Box::new(Cluster::start(config).await?))

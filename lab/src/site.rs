@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 use crate::journal::Journal;
 use crate::process::Spec;
 use crate::seat::Seat;
-use crate::servers::{Kind, Servers};
+use crate::servers::{Servers, Shape};
 
 /// How long something may take that should take a moment.
 pub const PATIENCE: Duration = Duration::from_secs(90);
@@ -41,10 +41,12 @@ pub enum Ways {
 /// What an installation is made of.
 #[derive(Debug, Clone)]
 pub struct Parts {
-    /// What NATS is.
-    pub nats: Kind,
-    /// The roles of each node.
+    /// How NATS is started.
+    pub nats: Shape,
+    /// The roles of each node; the first has the scheduler's.
     pub nodes: Vec<&'static str>,
+    /// What nodes log.
+    pub log: &'static str,
     /// The lease of a dispatch.
     pub lease: Duration,
     /// How many executors there are.
@@ -64,6 +66,14 @@ pub enum Starts {
     NotWritten,
 }
 
+/// A node.
+#[derive(Debug)]
+struct Node {
+    /// It has the scheduler's role.
+    fires: bool,
+    seat: Seat,
+}
+
 /// An installation; everything ends when it is dropped.
 #[derive(Debug)]
 pub struct Site {
@@ -75,8 +85,8 @@ pub struct Site {
     pub nats: Nats,
     /// The buckets.
     pub buckets: Buckets,
-    /// The nodes with the scheduler's role and others, by number.
-    pub schedulers: Vec<Seat>,
+    /// The nodes, by number; the first has the scheduler's role.
+    nodes: Vec<Node>,
     /// The executors, by number.
     pub executors: Vec<Seat>,
     /// The files of the executors' starts.
@@ -86,7 +96,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// Starts all of it and waits until every scheduler is a member and every executor is known.
+    /// Starts all of it, as [`Site::open`] and [`Site::begin`] do.
     ///
     /// # Errors
     /// When something does not start.
@@ -96,7 +106,22 @@ impl Site {
         dir: &Path,
         journal: &Journal,
     ) -> Result<Self> {
-        let servers = Servers::start(parts.nats).await.context("starting NATS")?;
+        let site = Self::open(parts, programs, dir, journal).await?;
+        site.begin().await?;
+        Ok(site)
+    }
+
+    /// Starts NATS, and has a place for every other process.
+    ///
+    /// # Errors
+    /// When NATS does not start.
+    pub async fn open(
+        parts: &Parts,
+        programs: &Programs,
+        dir: &Path,
+        journal: &Journal,
+    ) -> Result<Self> {
+        let servers = Servers::start(&parts.nats).await.context("starting NATS")?;
         let nats = connect(&ConnectConfig::new(servers.url())).await?;
         let buckets = Buckets::new(nats.clone(), Publisher::start(nats.client()).await?);
         let mut site = Self {
@@ -104,7 +129,7 @@ impl Site {
             journal: journal.clone(),
             nats,
             buckets,
-            schedulers: Vec::new(),
+            nodes: Vec::new(),
             executors: Vec::new(),
             starts: Vec::new(),
             servers: Mutex::new(servers),
@@ -114,19 +139,23 @@ impl Site {
             let store = site.store_url();
             let args = ["serve", "--roles", roles, "--store-url", &store, "--nats-url", &url];
             let lease = format!("{}ms", parts.lease.as_millis());
-            let name = format!("scheduler-{number}");
+            let first = roles.split(',').next().unwrap_or_default();
+            let name = format!("{first}-{number}");
             let env = [
                 ("TASKPARTY_LEASE", lease.as_str()),
                 ("HOSTNAME", &name),
-                ("TASKPARTY_LOG", "info,async_nats=warn"),
+                ("TASKPARTY_LOG", parts.log),
             ];
             let spec = site.spec(&programs.node, &args, &env, &name);
-            site.schedulers.push(Seat::new(name, spec, proxies));
+            site.nodes.push(Node {
+                fires: roles.split(',').any(|role| role == "scheduler"),
+                seat: Seat::new(name, spec, proxies),
+            });
         }
         for number in 0..parts.executors {
             let (url, proxies) = site.way(parts.ways).await?;
             let name = format!("executor-{number}");
-            let starts = dir.join(format!("{name}.starts.ndjson"));
+            let starts = dir.join(format!("{name}.starts"));
             let file = starts.display().to_string();
             let (program, first) = &programs.executor;
             let mut args: Vec<&str> = first.iter().map(String::as_str).collect();
@@ -139,15 +168,21 @@ impl Site {
             let spec = site.spec(program, &args, &[], &name);
             site.executors.push(Seat::new(name, spec, proxies));
         }
+        Ok(site)
+    }
+
+    /// Starts every process and waits until every scheduler is a member.
+    ///
+    /// # Errors
+    /// When something does not start.
+    pub async fn begin(&self) -> Result<()> {
         // The first alone: it makes what is missing in NATS and in SQL.
-        site.schedulers[0].start().await?;
-        site.members(1).await?;
-        for seat in site.schedulers.iter().skip(1).chain(&site.executors) {
+        self.nodes[0].seat.start().await?;
+        self.members(1).await?;
+        for seat in self.seats().skip(1) {
             seat.start().await?;
         }
-        let schedulers = parts.nodes.iter().filter(|roles| roles.contains("scheduler")).count();
-        site.members(schedulers).await?;
-        Ok(site)
+        self.members(self.schedulers().count()).await
     }
 
     async fn way(&self, ways: Ways) -> Result<(String, Vec<Proxy>)> {
@@ -187,7 +222,12 @@ impl Site {
 
     /// Every place of a process.
     pub fn seats(&self) -> impl Iterator<Item = &Seat> {
-        self.schedulers.iter().chain(&self.executors)
+        self.nodes.iter().map(|node| &node.seat).chain(&self.executors)
+    }
+
+    /// The places of nodes that have the scheduler's role, by number.
+    pub fn schedulers(&self) -> impl Iterator<Item = &Seat> {
+        self.nodes.iter().filter(|node| node.fires).map(|node| &node.seat)
     }
 
     /// Waits until there are so many live schedulers.
@@ -208,7 +248,7 @@ impl Site {
     /// # Errors
     /// When one does not end well.
     pub async fn stop(&self) -> Result<()> {
-        for seat in self.executors.iter().chain(&self.schedulers) {
+        for seat in self.executors.iter().chain(self.nodes.iter().map(|node| &node.seat)) {
             let stopped = seat.stop(Duration::from_secs(60)).await;
             stopped.with_context(|| format!("the end of {}", seat.name))?;
         }
