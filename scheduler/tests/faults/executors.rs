@@ -1,4 +1,4 @@
-//! Executors that die, hang, or lose the network: R1, R2, R3, R14, R16.
+//! Executors that die, hang, or lose the network: R1, R2, R3, R5, R14, R16.
 
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
-use taskparty_common::outcome::{Code, RunState, Trigger};
+use taskparty_common::outcome::{Code, RunState, SkipReason, Trigger};
 use taskparty_executor::{Context, slots};
 use taskparty_nats::proxy::Proxy;
-use taskparty_scheduler::store::RunDetail;
+use taskparty_scheduler::store::{RunDetail, RunRow};
 use tokio::sync::Notify;
 
 use crate::rig::{LEASE, Site, job, until, within};
@@ -133,6 +133,91 @@ async fn the_run_of_a_killed_executor_goes_to_the_one_that_is_started_in_its_pla
     assert_eq!(run.run.state, RunState::Succeeded);
     assert_eq!(run.attempt_rows.len(), 1, "another delivery is no retry");
     assert_eq!(starts(&site), [format!("{} 1 1", run.run.run), format!("{} 1 2", run.run.run)]);
+    node.stop().await;
+}
+
+impl Site {
+    /// All runs of a job, once they are as `wanted`.
+    async fn runs_of(&self, job: &str, wanted: impl Fn(&[RunRow]) -> bool) -> Vec<RunRow> {
+        until(&format!("the runs of {job}"), async || {
+            let runs = self.runs_now().await?.into_values();
+            let runs: Vec<RunRow> = runs.filter(|run| run.job.as_str() == job).collect();
+            wanted(&runs).then_some(runs)
+        })
+        .await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_executor_blocks_no_job_that_may_not_overlap_itself() {
+    let site = Site::single().await;
+    let node = site.node().await;
+    let mut first = Process::start(&site);
+    let jobs = [("skip", 0), ("skip", 2), ("queue", 0), ("queue", 2)];
+    let id = |(overlap, redeliveries): (&str, u32)| format!("{overlap}-{redeliveries}");
+    for (overlap, redeliveries) in jobs {
+        let more = json!({
+            "schedule": { "fixed_rate": "1s" }, "params": 1_500, "overlap": overlap,
+            "redeliveries": redeliveries,
+        });
+        site.save(job(&id((overlap, redeliveries)), "long", more)).await;
+    }
+    let running = |runs: &[RunRow]| runs.iter().any(|run| run.state == RunState::Running);
+    for of in jobs {
+        site.runs_of(&id(of), running).await;
+    }
+    let killed = site.clock.now();
+    first.kill();
+    let second = Process::start(&site);
+    for (overlap, redeliveries) in jobs {
+        let job = id((overlap, redeliveries));
+        // Of instants after the kill, and one after the other.
+        let again = |runs: &[RunRow]| {
+            let after = |run: &&RunRow| {
+                run.state == RunState::Succeeded && run.fire_time.is_some_and(|at| at > killed)
+            };
+            runs.iter().filter(after).count() >= 2
+        };
+        let mut runs = site.runs_of(&job, again).await;
+        let left_out = runs.iter().any(|run| run.skip_reason == Some(SkipReason::Overlap));
+        assert_eq!(left_out, overlap == "skip", "{job}: {runs:#?}");
+        let lost = runs.iter().filter(|run| run.state == RunState::Lost).count();
+        assert_eq!(lost, usize::from(redeliveries == 0), "{job}: {runs:#?}");
+        runs.retain(|run| run.started_at.is_some());
+        runs.sort_by_key(|run| run.started_at);
+        for pair in runs.windows(2) {
+            assert!(pair[0].ended_at <= pair[1].started_at, "two of {job} at once: {pair:#?}");
+        }
+        let next = runs.iter().find(|run| run.fire_time.is_some_and(|at| at > killed));
+        let waited = next.and_then(|run| run.started_at).map(|at| (at - killed).num_milliseconds());
+        println!(
+            "# R5: {job}: the next started {waited:?} ms after the kill; the lease is {LEASE:?}"
+        );
+    }
+    drop(second);
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_whose_executor_never_comes_back_gives_its_place_back_and_the_next_executor_has_work()
+{
+    let site = Site::single().await;
+    let node = site.node().await;
+    let mut only = Process::start(&site);
+    let more = json!({
+        "schedule": { "fixed_rate": "1s" }, "params": 900, "overlap": "skip", "timeout": "1s",
+        "no_executor_wait": "1s",
+    });
+    site.save(job("alone", "long", more)).await;
+    site.runs_of("alone", |runs| runs.iter().any(|run| run.state == RunState::Running)).await;
+    only.kill();
+    site.runs_of("alone", |runs| runs.iter().any(|run| run.state == RunState::Lost)).await;
+    let since = site.clock.now();
+    let _next = Process::start(&site);
+    let after = |run: &RunRow| {
+        run.state == RunState::Succeeded && run.fire_time.is_some_and(|at| at > since)
+    };
+    site.runs_of("alone", |runs| runs.iter().any(after)).await;
     node.stop().await;
 }
 
