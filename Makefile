@@ -4,7 +4,7 @@ NATS_SERVER := nats/.bin/nats-server
 FEATURES    := --workspace --features taskparty/failpoints
 
 .DEFAULT_GOAL := help
-.PHONY: help chaos demo build test test-all check fmt lint docs test-cli test-langs nats-server nats-cli clean-data
+.PHONY: help bench-smoke chaos demo build test test-all check fmt lint docs test-cli test-langs nats-server nats-cli clean-data
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -37,6 +37,9 @@ test-langs: nats-server ## The executors in Python, TypeScript and Go, through t
 chaos: nats-server ## Ten minutes of kills, freezes and cuts while jobs run, then an audit (SEED=, MINUTES=, RATE=)
 	cargo build --release -p taskparty -p taskparty-chaos
 	target/release/taskparty-chaos run $(if $(SEED),--seed $(SEED)) --minutes $(or $(MINUTES),10) --rate $(or $(RATE),200)
+
+bench-smoke: nats-server ## Each measurement of `taskparty bench`, briefly, so that they keep working
+	cargo test $(FEATURES) --test bench
 
 check: fmt lint docs ## Formatting, lints, documentation: no warning is left
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use chrono::TimeDelta;
 use taskparty_lab::facts;
-use taskparty_lab::journal::Journal;
+use taskparty_lab::journal::{Journal, Voice};
 use taskparty_lab::servers::Kind;
 use taskparty_lab::site::{Parts, Programs, Site, Starts, Ways};
 
@@ -57,7 +57,7 @@ const SCHEDULERS: usize = 3;
 /// # Errors
 /// When something does not start.
 pub async fn measure(config: Config, programs: &Programs, dir: &Path) -> Result<Vec<Duration>> {
-    let journal = Journal::open(dir)?;
+    let journal = Journal::open(dir, Voice::Out)?;
     let parts = Parts {
         nats: config.nats.into(),
         nodes: vec!["scheduler,log-writer,api"; SCHEDULERS],

@@ -10,7 +10,7 @@ use chrono::{DateTime, Utc};
 use serde_json::Value;
 use taskparty_common::fire::Fired;
 use taskparty_lab::facts;
-use taskparty_lab::journal::Journal;
+use taskparty_lab::journal::{Journal, Voice};
 use taskparty_lab::process::tail;
 use taskparty_lab::servers;
 use taskparty_lab::site::{Parts, Programs, Site, Starts, Ways, wait};
@@ -108,7 +108,7 @@ impl Verdict {
 /// # Errors
 /// When something does not start, or does not come to rest: that is a failure of the run too.
 pub async fn run(config: &Config, programs: &Programs, dir: &Path) -> Result<Verdict> {
-    let journal = Journal::open(dir)?;
+    let journal = Journal::open(dir, Voice::Out)?;
     journal.say(format!("seed {}", config.seed));
     let parts = Parts {
         nats: servers::Kind::Cluster.into(),

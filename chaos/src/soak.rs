@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use taskparty_lab::facts;
-use taskparty_lab::journal::Journal;
+use taskparty_lab::journal::{Journal, Voice};
 use taskparty_lab::process::memory;
 use taskparty_lab::servers::Kind;
 use taskparty_lab::site::{PATIENCE, Parts, Programs, Site, Starts, Ways, wait};
@@ -66,7 +66,7 @@ pub struct Soaked {
 /// # Errors
 /// When something does not start, or the runs do not come.
 pub async fn soak(config: Config, programs: &Programs, dir: &Path) -> Result<Soaked> {
-    let journal = Journal::open(dir)?;
+    let journal = Journal::open(dir, Voice::Out)?;
     let parts = Parts {
         nats: Kind::Single.into(),
         nodes: vec!["scheduler,api", "log-writer"],

@@ -18,7 +18,7 @@ use clap::Parser;
 use taskparty_nats::clock::Clock;
 use tracing_subscriber::EnvFilter;
 
-use crate::args::{Cli, Command, ExecutorCommand, SchedulerCommand};
+use crate::args::{BenchCommand, Cli, Command, ExecutorCommand, SchedulerCommand};
 use crate::config::{Config, Env};
 use crate::failure::Failure;
 use crate::output::{Colour, Output};
@@ -79,7 +79,7 @@ async fn command(
         Command::Topology(command) => commands::topology::run(command, config, output).await,
         Command::Config => commands::config::run(config, output),
         Command::Doctor(args) => commands::doctor::run(args, config, output, &clock).await,
-        Command::Bench(_) => Err(Failure::not_yet("bench")),
+        Command::Bench(command) => commands::bench::run(command, output).await,
     }
 }
 
@@ -88,6 +88,7 @@ async fn command(
 fn log(command: &Command, config: &Config) -> Result<(), Failure> {
     let quiet = match command {
         Command::Serve(_) => "info,async_nats=warn",
+        Command::Bench(BenchCommand::ExecutorProcess { .. }) => "warn,async_nats=error",
         Command::Dev(_) => "warn,async_nats=error,taskparty_nats::consume=error",
         _ => "error,async_nats=off,taskparty_nats::connect=off",
     };

@@ -8,9 +8,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result};
 use taskparty_nats::clock::Clock;
 
+/// Where lines go, beside the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Voice {
+    /// To stdout.
+    Out,
+    /// To stderr: stdout is for data.
+    Err,
+    /// Nowhere.
+    Silent,
+}
+
 /// Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Journal {
+    voice: Voice,
     file: Arc<Mutex<File>>,
     clock: Clock,
 }
@@ -20,10 +32,10 @@ impl Journal {
     ///
     /// # Errors
     /// When the file cannot be made.
-    pub fn open(dir: &Path) -> Result<Self> {
+    pub fn open(dir: &Path, voice: Voice) -> Result<Self> {
         let path = dir.join("journal.log");
         let file = File::create(&path).with_context(|| path.display().to_string())?;
-        Ok(Self { file: Arc::new(Mutex::new(file)), clock: Clock::system() })
+        Ok(Self { voice, file: Arc::new(Mutex::new(file)), clock: Clock::system() })
     }
 
     /// A line.
@@ -32,7 +44,11 @@ impl Journal {
         let line = format!("{now} {}\n", text.as_ref());
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         // A terminal that has gone, or a full disk, is no reason to end.
-        let _ = std::io::stdout().write_all(line.as_bytes());
+        let _ = match self.voice {
+            Voice::Out => std::io::stdout().write_all(line.as_bytes()),
+            Voice::Err => std::io::stderr().write_all(line.as_bytes()),
+            Voice::Silent => Ok(()),
+        };
         let _ = file.write_all(line.as_bytes());
     }
 

@@ -1,5 +1,6 @@
 //! The command line as users type it: names, options, help, examples. No behaviour.
 
+mod bench;
 mod job;
 mod node;
 mod run;
@@ -8,6 +9,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+pub(crate) use bench::{BenchCommand, BenchOptions};
 pub(crate) use job::{
     ApplyArgs, JobCommand, ListJobsArgs, NextArgs, OneJobArgs, PauseArgs, TriggerArgs,
 };
@@ -131,9 +133,9 @@ Examples:
   taskparty doctor --audit --since 2h
   taskparty doctor --audit --from 2027-01-31T00:00:00Z --to 2027-02-01T00:00:00Z -o json")]
     Doctor(DoctorArgs),
-    /// Measure an installation: not yet in this version.
-    #[command(hide = true)]
-    Bench(Later),
+    /// Measure TaskParty on this machine, and NATS without it.
+    #[command(subcommand)]
+    Bench(BenchCommand),
 }
 
 /// The options of `doctor`.
@@ -166,13 +168,6 @@ pub(crate) struct DrainArgs {
     /// The executor's instance id.
     #[arg(value_name = "INSTANCE")]
     _instance: String,
-}
-
-/// What comes after a command of a later version whose options are not decided.
-#[derive(Debug, Args)]
-pub(crate) struct Later {
-    #[arg(hide = true)]
-    _words: Vec<String>,
 }
 
 /// `executor …`

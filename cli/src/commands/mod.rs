@@ -1,6 +1,7 @@
 //! What each command does: ask the service, print the answer.
 
 mod audit;
+pub(crate) mod bench;
 pub(crate) mod config;
 pub(crate) mod dev;
 pub(crate) mod doctor;

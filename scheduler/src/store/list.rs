@@ -57,6 +57,18 @@ impl Store {
         Ok(Page { items, next })
     }
 
+    /// How many runs are in `state`. Counts them one by one, in an index.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn count(&self, state: RunState) -> Result<u64, StoreError> {
+        let count: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM runs WHERE state = $1")
+            .bind(state.as_str())
+            .fetch_one(self.readers())
+            .await?;
+        Ok(count.unsigned_abs())
+    }
+
     /// One run with its attempts, alerts and pending decisions; none when it is not known.
     ///
     /// # Errors

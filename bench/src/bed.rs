@@ -1,0 +1,183 @@
+//! What is measured on: an installation of real processes, with its folder, and how much
+//! processor time each of them takes.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use taskparty_common::dispatch::SchedulerEntry;
+use taskparty_lab::journal::{Journal, Voice};
+use taskparty_lab::process::{memory, processor};
+use taskparty_lab::servers::{Kind, Shape};
+use taskparty_lab::site::{Parts, Programs, Site, Starts, Ways};
+use taskparty_nats::subject::Bucket;
+use taskparty_nats::topology::{Topology, TopologyConfig};
+use tempfile::TempDir;
+
+/// What nodes log: nothing that a benchmark would wait for.
+const LOG: &str = "warn,async_nats=error,taskparty_nats::consume=error";
+
+/// What every measurement can be told.
+#[derive(Debug, Clone)]
+pub struct Setting {
+    /// One nats-server, or three that store everything three times.
+    pub nats: Kind,
+    /// NATS syncs each write to the disk before it confirms it.
+    pub sync: Sync,
+    /// What is started.
+    pub programs: Programs,
+    /// Where logs, history and the executors' files go, and stay. None: a new folder that goes.
+    pub keep: Option<PathBuf>,
+    /// Where progress is said.
+    pub voice: Voice,
+}
+
+/// When NATS syncs to the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sync {
+    /// As a nats-server does by itself: every two minutes.
+    Default,
+    /// Before each confirmation.
+    Always,
+}
+
+impl Setting {
+    /// How NATS is started.
+    pub(crate) fn shape(&self) -> Shape {
+        let jetstream = match self.sync {
+            Sync::Default => String::new(),
+            Sync::Always => "sync_interval: always".into(),
+        };
+        Shape { kind: self.nats, jetstream }
+    }
+
+    /// What a report says about it.
+    pub(crate) fn words(&self) -> Vec<(&'static str, String)> {
+        let nats = match self.nats {
+            Kind::Single => "one nats-server",
+            Kind::Cluster => "three nats-servers, everything stored three times",
+        };
+        let sync = match self.sync {
+            Sync::Default => "the server's default, each 2 minutes",
+            Sync::Always => "before each confirmation",
+        };
+        let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+        vec![
+            ("cores", format!("{cores}, all processes on this machine")),
+            ("nats", nats.into()),
+            ("storage", "file".into()),
+            ("fsync", sync.into()),
+            ("history", "SQLite".into()),
+        ]
+    }
+
+    /// A folder for what is written.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub(crate) fn folder(&self) -> Result<(PathBuf, Option<TempDir>)> {
+        match &self.keep {
+            Some(path) => {
+                std::fs::create_dir_all(path).with_context(|| path.display().to_string())?;
+                Ok((std::path::absolute(path)?, None))
+            }
+            None => {
+                let dir = tempfile::Builder::new().prefix("taskparty-bench-").tempdir()?;
+                Ok((dir.path().to_owned(), Some(dir)))
+            }
+        }
+    }
+}
+
+/// An installation that is measured. Its folder goes with it, unless it is to be kept.
+#[derive(Debug)]
+pub(crate) struct Bed {
+    pub(crate) site: Site,
+    _folder: Option<TempDir>,
+}
+
+impl Bed {
+    /// NATS runs, streams and buckets are there; nothing else is started yet.
+    pub(crate) async fn open(
+        setting: &Setting,
+        nodes: Vec<&'static str>,
+        executors: usize,
+    ) -> Result<Self> {
+        let (path, folder) = setting.folder()?;
+        let journal = Journal::open(&path, setting.voice)?;
+        let lease = TopologyConfig::default().lease;
+        let parts = Parts {
+            nats: setting.shape(),
+            nodes,
+            log: LOG,
+            lease,
+            executors,
+            starts: Starts::Written,
+            ways: Ways::Direct,
+        };
+        let site = Site::open(&parts, &setting.programs, &path, &journal).await?;
+        Topology::new(site.nats.clone(), TopologyConfig::default()).create_missing().await?;
+        Ok(Self { site, _folder: folder })
+    }
+
+    /// The processes by name: `nats`, then those of TaskParty.
+    async fn pids(&self) -> Vec<(String, u32)> {
+        let mut pids = Vec::new();
+        for server in self.site.servers.lock().await.nodes() {
+            pids.extend(server.pid().map(|pid| ("nats".to_owned(), pid)));
+        }
+        for seat in self.site.seats() {
+            let kind = seat.name.rsplit_once('-').map_or(seat.name.as_str(), |(kind, _)| kind);
+            pids.extend(seat.pid().await.map(|pid| (kind.to_owned(), pid)));
+        }
+        pids
+    }
+
+    /// How much processor time they have used so far.
+    pub(crate) async fn used(&self) -> Used {
+        let mut used = BTreeMap::new();
+        for (kind, pid) in self.pids().await {
+            *used.entry(kind).or_default() += processor(pid).unwrap_or_default();
+        }
+        Used(used)
+    }
+
+    /// What the live schedulers say of themselves.
+    pub(crate) async fn schedulers(&self) -> Result<Vec<SchedulerEntry>> {
+        let entries = self.site.buckets.entries(Bucket::Schedulers, "*").await?;
+        let values = entries.into_iter().filter_map(|entry| entry.value);
+        Ok(values.map(|value| serde_json::from_slice(&value)).collect::<Result<_, _>>()?)
+    }
+
+    /// How much memory the processes of this kind hold, in KiB.
+    pub(crate) async fn memory(&self, kind: &str) -> u64 {
+        let pids = self.pids().await;
+        pids.iter().filter(|(of, _)| of == kind).filter_map(|(_, pid)| memory(*pid)).sum()
+    }
+}
+
+/// Processor time by kind of process.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Used(BTreeMap<String, Duration>);
+
+impl Used {
+    /// What was used since `before`.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        let since = |(kind, now): (&String, &Duration)| {
+            let before = before.0.get(kind).copied().unwrap_or_default();
+            (kind.clone(), now.saturating_sub(before))
+        };
+        Self(self.0.iter().map(since).collect())
+    }
+
+    /// Each kind's time.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (&str, Duration)> {
+        self.0.iter().map(|(kind, time)| (kind.as_str(), *time))
+    }
+
+    /// All of it.
+    pub(crate) fn total(&self) -> Duration {
+        self.0.values().sum()
+    }
+}

@@ -1,0 +1,76 @@
+//! What executors wrote down: each start of a handler, when it was due and how late it was.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+/// A start of a handler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Start {
+    /// The nominal instant, in milliseconds since 1970.
+    pub(crate) due_ms: i64,
+    /// How much later the handler began, in microseconds.
+    pub(crate) late_us: i64,
+}
+
+impl Start {
+    /// As a line of a file.
+    pub(crate) fn line(self) -> String {
+        format!("{} {}\n", self.due_ms, self.late_us)
+    }
+
+    fn read(line: &str) -> Option<Self> {
+        let (due, late) = line.split_once(' ')?;
+        Some(Self { due_ms: due.parse().ok()?, late_us: late.parse().ok()? })
+    }
+}
+
+/// Follows the files of executors.
+#[derive(Debug)]
+pub(crate) struct Follow {
+    files: Vec<(PathBuf, u64)>,
+}
+
+impl Follow {
+    pub(crate) fn new(files: &[PathBuf]) -> Self {
+        Self { files: files.iter().map(|file| (file.clone(), 0)).collect() }
+    }
+
+    /// The starts that were written since the last call.
+    pub(crate) fn more(&mut self) -> Result<Vec<Start>> {
+        let mut starts = Vec::new();
+        for (path, read) in &mut self.files {
+            let said = || path.display().to_string();
+            let mut file = File::open(&*path).with_context(said)?;
+            file.seek(SeekFrom::Start(*read))?;
+            let mut text = String::new();
+            file.read_to_string(&mut text).with_context(said)?;
+            // What is behind the last line's end is still being written.
+            let whole = text.rfind('\n').map_or(0, |end| end + 1);
+            starts.extend(text[..whole].lines().filter_map(Start::read));
+            *read += whole as u64;
+        }
+        Ok(starts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_followed_line_by_whole_line() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let mut follow = Follow::new(&[file.path().to_owned()]);
+        let (one, two) = (Start { due_ms: 1, late_us: 20 }, Start { due_ms: 3, late_us: -4 });
+        write!(file, "{}{}", one.line(), &two.line()[..2]).unwrap();
+        assert_eq!(follow.more().unwrap(), [one]);
+        write!(file, "{}", &two.line()[2..]).unwrap();
+        assert_eq!(follow.more().unwrap(), [two]);
+        assert_eq!(follow.more().unwrap(), []);
+    }
+}
