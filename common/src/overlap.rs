@@ -36,6 +36,9 @@ pub struct Active {
     /// It waited, and is to be dispatched; whoever finds it so does that.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub due: bool,
+    /// It had waited: it goes by what was kept of it then, and not by its lock.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub waited: bool,
 }
 
 /// What a run that finds no place does.
@@ -55,8 +58,10 @@ pub enum WhenFull {
 pub enum Admission {
     /// It has one.
     Active,
-    /// It waits for one.
+    /// It waits for one, or has waited and is to be dispatched.
     Waiting,
+    /// It has waited, and is dispatched.
+    Promoted,
     /// It has ended before.
     Ended,
     /// It is left out: the job is running.
@@ -69,8 +74,12 @@ impl Places {
     /// Asks for a place for `run`, of `places` that there are.
     pub fn admit(&mut self, run: Uuid, places: usize, when_full: WhenFull) -> Admission {
         self.v = 1;
-        if self.active.iter().any(|active| active.run == run) {
-            return Admission::Active;
+        if let Some(active) = self.active.iter().find(|active| active.run == run) {
+            return match (active.due, active.waited) {
+                (true, _) => Admission::Waiting,
+                (false, true) => Admission::Promoted,
+                (false, false) => Admission::Active,
+            };
         }
         if self.waiting.contains(&run) {
             return Admission::Waiting;
@@ -80,7 +89,7 @@ impl Places {
         }
         // Nobody overtakes those that wait.
         if self.active.len() < places && self.waiting.is_empty() {
-            self.active.push(Active { run, due: false });
+            self.active.push(Active { run, due: false, waited: false });
             return Admission::Active;
         }
         match when_full {
@@ -115,7 +124,7 @@ impl Places {
         while self.active.len() < places
             && let Some(run) = self.waiting.pop_front()
         {
-            self.active.push(Active { run, due: true });
+            self.active.push(Active { run, due: true, waited: true });
             changed = true;
         }
         changed
@@ -168,7 +177,9 @@ mod tests {
         assert_eq!(places.admit(run(1), 1, WAIT), Ended, "never again");
         assert!(places.promote(1) && !places.promote(1));
         assert_eq!(places.due().collect::<Vec<_>>(), [run(2)]);
+        assert_eq!(places.admit(run(2), 1, WAIT), Waiting, "whoever promoted it dispatches it");
         assert!(places.dispatched(run(2)) && !places.dispatched(run(2)));
+        assert_eq!(places.admit(run(2), 1, WAIT), Promoted, "asked again, late");
         assert!(places.release(run(3)), "a waiter can be taken out");
         assert_eq!((places.active.len(), places.waiting.len()), (1, 0));
     }

@@ -39,7 +39,10 @@ fn everything_that_is_written_is_read_back() {
         "redeliveries": 0, "timeout": "none", "start_deadline": "10m", "no_executor_wait": "0s",
         "alert": { "when": [] }, "labels": { "team": "billing" }
     }));
-    for spec in [minimal(), full] {
+    let routed =
+        with(json!({ "shards": "executors", "route": { "by": "consistent_hash", "key": "k" } }));
+    let broadcast = with(json!({ "route": "broadcast" }));
+    for spec in [minimal(), full, routed, broadcast] {
         let read = strict(&spec).unwrap();
         let written = read.to_json();
         assert_eq!(strict(&written).unwrap(), read);
@@ -49,7 +52,8 @@ fn everything_that_is_written_is_read_back() {
 
 #[test]
 fn specs_that_mean_the_same_are_equal() {
-    let one = with(json!({ "timeout": "60s", "schedule": { "cron": "@daily" }, "shards": 1 }));
+    let one = with(json!({ "timeout": "60s", "schedule": { "cron": "@daily" }, "shards": 1,
+        "route": { "by": "any" } }));
     let two =
         with(json!({ "timeout": "1m", "schedule": { "cron": ["0 0 * * *"] }, "params": null }));
     assert_eq!(strict(&one).unwrap(), strict(&two).unwrap());
@@ -107,9 +111,14 @@ fn errors_name_field_value_and_what_would_be_right() {
         json!({ "id": "user/234", "app": null }),
         json!({ "overlap": "replace" }),
         json!({ "overlap": "queu", "queue_limit": 0 }),
-        json!({ "route": "first" }),
+        json!({ "route": "round_robbin" }),
+        json!({ "route": { "by": "first", "key": "x" } }),
+        json!({ "route": { "key": "x", "of": 1 } }),
+        json!({ "route": ["any"] }),
+        json!({ "route": "broadcast", "shards": 3, "shard_params": [1, 2, 3] }),
         json!({ "priority": 3, "then": ["b"], "max_running": 2 }),
-        json!({ "shards": "executors" }),
+        json!({ "shards": "executor" }),
+        json!({ "shards": "executors", "shard_params": [1] }),
         json!({ "shards": 2, "shard_params": [1] }),
         json!({ "misfire": { "policy": "onec" } }),
         json!({ "retry": { "max": -1, "jitter": 2 } }),

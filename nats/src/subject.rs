@@ -13,6 +13,19 @@ pub const SCHEDULERS: &str = "schedulers";
 /// The durable consumer on RESULTS that the log writer pulls from.
 pub const LOG_WRITER: &str = "log-writer";
 
+/// What the names of consumers of pinned work begin with; the instance follows.
+const ON: &str = "on_";
+
+/// The consumer of the work that is for `instance` alone.
+pub fn on_instance(instance: &Instance) -> String {
+    format!("{ON}{instance}")
+}
+
+/// Whether this is the consumer of some instance's work, and not of a handler's.
+pub fn is_on_instance(consumer: &str) -> bool {
+    consumer.starts_with(ON)
+}
+
 /// The names of one installation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Names {
@@ -76,6 +89,24 @@ impl Names {
         attempt: u32,
     ) -> String {
         format!("{}.dispatch.{app}.{handler}.{run}.{shard}.{attempt}", self.prefix)
+    }
+
+    /// One dispatched attempt of one shard, for this instance alone.
+    pub fn direct(
+        &self,
+        app: &App,
+        instance: &Instance,
+        handler: &Handler,
+        run: Uuid,
+        shard: u32,
+        attempt: u32,
+    ) -> String {
+        format!("{}.direct.{app}.{instance}.{handler}.{run}.{shard}.{attempt}", self.prefix)
+    }
+
+    /// All work for one instance: the filter of its consumer.
+    pub fn direct_of(&self, app: &App, instance: &Instance) -> String {
+        format!("{}.direct.{app}.{instance}.>", self.prefix)
     }
 
     /// All work of a handler: the filter of its consumer.
@@ -210,6 +241,8 @@ pub enum Bucket {
     Cursors,
     /// Who runs and who waits, by job; and the intents of those that wait, by `<job>.<run>`.
     Overlap,
+    /// Who got the last runs, by job, of jobs whose route goes by that.
+    Routes,
     /// Live executors, by `<app>.<instance>`.
     Executors,
     /// Live schedulers, by instance.
@@ -218,11 +251,12 @@ pub enum Bucket {
 
 impl Bucket {
     /// Every bucket.
-    pub const ALL: [Bucket; 6] = [
+    pub const ALL: [Bucket; 7] = [
         Bucket::Jobs,
         Bucket::Fires,
         Bucket::Cursors,
         Bucket::Overlap,
+        Bucket::Routes,
         Bucket::Executors,
         Bucket::Schedulers,
     ];
@@ -234,6 +268,7 @@ impl Bucket {
             Bucket::Fires => "fires",
             Bucket::Cursors => "cursors",
             Bucket::Overlap => "overlap",
+            Bucket::Routes => "routes",
             Bucket::Executors => "executors",
             Bucket::Schedulers => "schedulers",
         }

@@ -11,13 +11,14 @@ mod apply;
 mod compare;
 mod definition;
 mod error;
+mod instance;
 mod upkeep;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use taskparty_common::name::{App, Handler};
+use taskparty_common::name::{App, Handler, Instance};
 use tokio::time::Instant;
 
 pub use apply::{Applied, Outcome};
@@ -81,6 +82,8 @@ struct Inner {
     api: Api,
     /// Handlers whose stream and consumer the server has confirmed.
     confirmed: Mutex<HashSet<(App, Handler)>>,
+    /// Instances whose stream and consumer the server has confirmed.
+    instances: Mutex<HashSet<(App, Instance)>>,
     /// What was there once, by name; of streams, the last sequence that was seen.
     seen: Mutex<HashMap<String, u64>>,
     /// What was made again and not yet asked for.
@@ -103,6 +106,7 @@ impl Topology {
             config,
             api,
             confirmed: Mutex::default(),
+            instances: Mutex::default(),
             seen: Mutex::default(),
             made_again: Mutex::default(),
             triggers_room,
@@ -172,6 +176,7 @@ impl Topology {
     /// someone has deleted it.
     pub fn forget(&self, app: &App) {
         self.confirmed().retain(|(known, _)| known != app);
+        self.instances().retain(|(known, _)| known != app);
     }
 
     fn confirmed(&self) -> std::sync::MutexGuard<'_, HashSet<(App, Handler)>> {

@@ -19,6 +19,8 @@ mod overlap;
 mod recover;
 pub mod registry;
 mod release;
+mod rendezvous;
+mod route;
 pub mod store;
 mod trigger;
 mod upkeep;

@@ -31,6 +31,7 @@ use crate::membership::{Membership, Standing};
 use crate::overlap::Queues;
 use crate::registry::Registry;
 use crate::release::Releases;
+use crate::route::Router;
 use crate::store::{Store, StoreError};
 use crate::trigger::Triggers;
 use crate::upkeep::Upkeep;
@@ -197,6 +198,7 @@ impl Node {
             waiting: Waiting::default(),
             alarms: alarms.clone(),
             registry: self.registry.clone(),
+            router: Router::new(self.registry.clone(), buckets.clone()),
             clock: clock.clone(),
             instance: self.instance.clone(),
             lease: *lease,

@@ -6,12 +6,13 @@
 //! stored, and the intent goes only after the run is dispatched: a crash leaves a lock or an intent
 //! for each run that waits.
 
-use taskparty_common::fire::{FireId, Intent};
+use chrono::{DateTime, Utc};
+use taskparty_common::fire::{FireId, Intent, Plan};
 use taskparty_common::job::{JobSpec, Overlap};
 use taskparty_common::name::JobId;
 use taskparty_common::outcome::Trigger;
 use taskparty_common::overlap::{Admission, Places, WhenFull};
-use taskparty_nats::bucket::{BucketError, Buckets, Swap};
+use taskparty_nats::bucket::{BucketError, Buckets, Entry, Swap};
 use taskparty_nats::subject::Bucket;
 use uuid::Uuid;
 
@@ -31,6 +32,19 @@ pub(crate) struct Waiter {
     pub(crate) lock: String,
     /// What it is to do.
     pub(crate) intent: Intent,
+    /// It has got its place, and its executors are chosen: the plan stays as it is.
+    #[serde(default)]
+    pub(crate) routed: bool,
+}
+
+/// A run that waits, as it was found.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) waiter: Waiter,
+    /// The revision of its key.
+    revision: u64,
+    /// Since when it is so.
+    pub(crate) stored_at: DateTime<Utc>,
 }
 
 /// What a change of an entry returns, and whether it changed anything.
@@ -107,30 +121,38 @@ impl Queues {
         .await
     }
 
-    /// Keeps what a waiting run is to do.
+    /// Keeps what a waiting run is to do; what is kept already stays.
     pub(crate) async fn keep(&self, id: &FireId, intent: &Intent) -> Result<(), BucketError> {
-        let waiter = Waiter { lock: id.lock_key(), intent: intent.clone() };
+        let waiter = Waiter { lock: id.lock_key(), intent: intent.clone(), routed: false };
         let Ok(value) = serde_json::to_vec(&waiter) else { return Ok(()) };
         let key = waiter_key(&intent.job, intent.run);
-        self.buckets.put(Bucket::Overlap, &key, value, None).await?;
+        self.buckets.create(Bucket::Overlap, &key, value, None).await?;
         Ok(())
     }
 
-    /// What a waiting run is to do, and since when that is stored.
-    pub(crate) async fn kept(
+    /// Keeps the plan that a run has got with its place, unless somebody else chose before: then it
+    /// is his. Nothing when the run is dispatched meanwhile.
+    pub(crate) async fn keep_plan(
         &self,
-        job: &JobId,
-        run: Uuid,
-    ) -> Result<Option<(Waiter, chrono::DateTime<chrono::Utc>)>, BucketError> {
-        let entry = self.buckets.get_leader(Bucket::Overlap, &waiter_key(job, run)).await?;
-        let stored = entry.and_then(|entry| Some((entry.value?, entry.created)));
-        Ok(stored.and_then(|(value, created)| match serde_json::from_slice(&value) {
-            Ok(waiter) => Some((waiter, created)),
-            Err(error) => {
-                tracing::error!(%job, %run, %error, "What a waiting run is to do cannot be read.");
-                None
-            }
-        }))
+        kept: Kept,
+        plan: Plan,
+    ) -> Result<Option<Kept>, BucketError> {
+        let Kept { mut waiter, revision, stored_at } = kept;
+        waiter.intent.plan = plan;
+        waiter.routed = true;
+        let key = waiter_key(&waiter.intent.job, waiter.intent.run);
+        let Ok(value) = serde_json::to_vec(&waiter) else { return Ok(None) };
+        match self.buckets.put_if(Bucket::Overlap, &key, revision, value, None).await? {
+            Swap::Done { revision } => Ok(Some(Kept { waiter, revision, stored_at })),
+            Swap::Lost { current } => Ok(current.and_then(|entry| kept_of(&key, entry))),
+        }
+    }
+
+    /// What a waiting run is to do.
+    pub(crate) async fn kept(&self, job: &JobId, run: Uuid) -> Result<Option<Kept>, BucketError> {
+        let key = waiter_key(job, run);
+        let entry = self.buckets.get_leader(Bucket::Overlap, &key).await?;
+        Ok(entry.and_then(|entry| kept_of(&key, entry)))
     }
 
     /// Removes what a run that waits no more was to do.
@@ -170,6 +192,17 @@ pub(crate) fn read(job: &JobId, value: &[u8]) -> Places {
         tracing::error!(%job, %error, "The places of a job cannot be read; they are taken as free.");
         Places::default()
     })
+}
+
+fn kept_of(key: &str, entry: Entry) -> Option<Kept> {
+    let Entry { revision, value, created: stored_at, .. } = entry;
+    match serde_json::from_slice(&value?) {
+        Ok(waiter) => Some(Kept { waiter, revision, stored_at }),
+        Err(error) => {
+            tracing::error!(key, %error, "What a waiting run is to do cannot be read.");
+            None
+        }
+    }
 }
 
 fn waiter_key(job: &JobId, run: Uuid) -> String {

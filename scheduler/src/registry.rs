@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Instant;
 
 use taskparty_common::dispatch::ExecutorEntry;
-use taskparty_common::name::{App, Handler};
+use taskparty_common::name::{App, Handler, Instance};
 use taskparty_nats::bucket::{Buckets, Change, Entry, Watch};
 use taskparty_nats::subject::Bucket;
 use tokio::sync::watch;
@@ -66,6 +66,32 @@ impl Registry {
     /// Every live executor, the draining ones too.
     pub fn entries(&self) -> Vec<ExecutorEntry> {
         self.read().entries.values().cloned().collect()
+    }
+
+    /// The live executors that take work for the handler, in the order of their ids.
+    pub fn candidates(&self, app: &App, handler: &Handler) -> Vec<Instance> {
+        let live = self.read();
+        let first = format!("{app}.");
+        let of_app =
+            live.entries.range(first.clone()..).take_while(|(key, _)| key.starts_with(&first));
+        let takers = of_app.map(|(_, entry)| entry).filter(|entry| {
+            entry.app == *app && !entry.draining && entry.handlers.contains_key(handler)
+        });
+        let mut all: Vec<Instance> = takers.map(|entry| entry.instance.clone()).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// Whether this executor is there, draining or not.
+    pub fn lives(&self, app: &App, instance: &Instance) -> bool {
+        self.read().entries.contains_key(&format!("{app}.{instance}"))
+    }
+
+    /// Every executor that is there, draining or not.
+    pub fn instances(&self) -> BTreeSet<(App, Instance)> {
+        let live = self.read();
+        live.entries.values().map(|entry| (entry.app.clone(), entry.instance.clone())).collect()
     }
 
     /// Whether a live executor takes work for the handler.
@@ -176,7 +202,14 @@ mod tests {
         put(&registry, "shop.a", executor("a", false));
         put(&registry, "shop.b", executor("b", false));
         assert!(registry.has(&app, &handler));
+        let ids = |registry: &Registry| -> Vec<String> {
+            registry.candidates(&app, &handler).iter().map(ToString::to_string).collect()
+        };
+        put(&registry, "shop-2.a", executor("a", false));
+        assert_eq!(ids(&registry), ["a", "b"]);
+        put(&registry, "shop-2.a", None);
         put(&registry, "shop.a", executor("a", true));
+        assert_eq!(ids(&registry), ["b"], "who drains takes no work");
         assert_eq!(registry.absent_since(&app, &handler), None);
         put(&registry, "shop.b", None);
         assert!(!registry.has(&app, &handler));

@@ -117,6 +117,7 @@ impl Triggers {
             trigger: trigger.trigger,
             fire_time: trigger.retry.as_ref().map_or(trigger.at, |retry| retry.fire_time),
             plan,
+            instance: trigger.instance,
             skipped: None,
             params: trigger.params,
             until_next: Some(KEY_LIFE / 2),
@@ -154,7 +155,7 @@ impl Triggers {
             return Decision::Over;
         }
         let Some(retry) = &trigger.retry else {
-            let plan = Plan { total: current.spec().shards, only: None, attempt: 1 };
+            let plan = Plan::whole(current.spec().shards.count().unwrap_or(1));
             return Decision::Fire(current, plan);
         };
         match Definition::frozen(&retry.definition, retry.revision, retry.since) {
@@ -191,7 +192,7 @@ impl Triggers {
     async fn refuse(&self, id: FireId, trigger: TriggerRequest) -> bool {
         let now = self.firing.clock.now();
         let retry = trigger.retry;
-        let plan = Plan { total: 1, only: None, attempt: 1 };
+        let plan = Plan::whole(1);
         let fired = Fired {
             v: 1,
             lock: id.lock_key(),

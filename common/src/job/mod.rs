@@ -5,6 +5,7 @@
 //! that mean the same are equal, so that applying a file twice is no change.
 
 mod read;
+mod route;
 mod schedule_field;
 mod spec;
 mod stored;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 pub use read::{FieldError, Invalid, Unknown, nearest};
+pub use route::{Route, Shards};
 pub use stored::{Job, Meta, Paused};
 
 use crate::backoff::Retry;
@@ -50,8 +52,10 @@ pub struct JobSpec {
     pub schedule: Option<Schedule>,
     /// What the handler gets; `null` is nothing.
     pub params: Value,
-    /// How many pieces a run has; 1 is unsharded.
-    pub shards: u32,
+    /// Which executor gets a run.
+    pub route: Route,
+    /// How many pieces a run has.
+    pub shards: Shards,
     /// An item for each shard, or empty.
     pub shard_params: Vec<Value>,
     /// What a fire does while an earlier run goes on.

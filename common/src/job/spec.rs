@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::read::{Errors, Fields, Invalid, Unknown, read_duration, string};
 use super::{
-    AlertWhen, JobSpec, MAX_PARAMS, MAX_SHARDS, Misfire, MisfirePolicy, Overlap, QUEUE_LIMIT,
+    AlertWhen, JobSpec, MAX_PARAMS, Misfire, MisfirePolicy, Overlap, QUEUE_LIMIT, route,
     schedule_field,
 };
 use crate::backoff::Retry;
@@ -34,8 +34,9 @@ fn read_spec(mut fields: Fields<'_>) -> Option<JobSpec> {
     let handler = fields.required("handler", NAME);
     let schedule = schedule_field::read(&mut fields);
     let params = fields.read("params", read_params).unwrap_or(Value::Null);
-    let shards = fields.read("shards", read_shards).unwrap_or(1);
-    let shard_params = read_shard_params(&mut fields, shards);
+    let route = route::read_route(&mut fields);
+    let shards = route::read_shards(&mut fields, &route);
+    let shard_params = route::read_shard_params(&mut fields, &route, shards);
     let overlap = read_overlap(&mut fields);
     let queue_limit = fields.whole("queue_limit", 1..=10_000).unwrap_or(QUEUE_LIMIT);
     let misfire = read_misfire(&mut fields);
@@ -69,6 +70,7 @@ fn read_spec(mut fields: Fields<'_>) -> Option<JobSpec> {
         handler: handler?,
         schedule,
         params,
+        route,
         shards,
         shard_params,
         overlap,
@@ -86,8 +88,7 @@ fn read_spec(mut fields: Fields<'_>) -> Option<JobSpec> {
 
 /// Fields that are promised and not built yet: refused, never ignored.
 fn refuse_not_yet(fields: &mut Fields<'_>) {
-    let defaults: [(&'static str, Value); 6] = [
-        ("route", Value::from("any")),
+    let defaults: [(&'static str, Value); 5] = [
         ("priority", Value::from(5)),
         ("max_running", Value::Null),
         ("rate", Value::Null),
@@ -118,35 +119,6 @@ fn read_params(value: &Value) -> Result<Value, String> {
         return Err(format!("it has {size} bytes of JSON, the limit is {MAX_PARAMS}"));
     }
     Ok(value.clone())
-}
-
-fn read_shards(value: &Value) -> Result<u32, String> {
-    if value.as_str() == Some("executors") {
-        return Err("not yet: write a number".into());
-    }
-    value
-        .as_u64()
-        .and_then(|n| u32::try_from(n).ok())
-        .filter(|n| (1..=MAX_SHARDS).contains(n))
-        .ok_or(format!("write a whole number from 1 to {MAX_SHARDS}"))
-}
-
-fn read_shard_params(fields: &mut Fields<'_>, shards: u32) -> Vec<Value> {
-    fields
-        .read("shard_params", |value| {
-            let Value::Array(items) = value else {
-                return Err("write a list with an item for each shard".into());
-            };
-            if !items.is_empty() && items.len() != shards as usize {
-                return Err(format!("it has {} items for {shards} shards", items.len()));
-            }
-            let size = value.to_string().len();
-            if size > MAX_PARAMS {
-                return Err(format!("it has {size} bytes of JSON, the limit is {MAX_PARAMS}"));
-            }
-            Ok(items.clone())
-        })
-        .unwrap_or_default()
 }
 
 /// The outer `None` is an absent or broken field, the inner one no limit.

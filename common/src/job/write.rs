@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{JobSpec, Misfire, MisfirePolicy, Overlap, QUEUE_LIMIT, schedule_field};
+use super::{JobSpec, Misfire, MisfirePolicy, Overlap, QUEUE_LIMIT, Route, Shards, schedule_field};
 use crate::backoff::Retry;
 use crate::duration::format;
 use crate::name::{App, Handler, JobId};
@@ -34,8 +34,11 @@ impl JobSpec {
         if !self.params.is_null() {
             put("params", self.params.clone());
         }
+        if self.route != plain.route {
+            put("route", self.route.to_json());
+        }
         if self.shards != plain.shards {
-            put("shards", json!(self.shards));
+            put("shards", self.shards.to_json());
         }
         if !self.shard_params.is_empty() {
             put("shard_params", json!(self.shard_params));
@@ -89,7 +92,8 @@ impl JobSpec {
             handler,
             schedule: None,
             params: Value::Null,
-            shards: 1,
+            route: Route::default(),
+            shards: Shards::Count(1),
             shard_params: Vec::new(),
             overlap: Overlap::default(),
             queue_limit: QUEUE_LIMIT,

@@ -43,6 +43,12 @@ struct Answer {
     state: Option<State>,
     /// Absent where the server does not say it.
     did_create: Option<bool>,
+    /// Of a consumer: what it has yet to deliver.
+    #[serde(default)]
+    num_pending: u64,
+    /// Of a consumer: what is in somebody's hands.
+    #[serde(default)]
+    num_ack_pending: u64,
     #[serde(default)]
     total: usize,
     #[serde(default)]
@@ -102,11 +108,7 @@ impl Api {
                 let last_seq = answer.state.map_or(0, |state| state.last_seq);
                 Ok(answer.config.map(|config| Found { config, last_seq }))
             }
-            Err(error)
-                if matches!(error.err_code, code::STREAM_NOT_FOUND | code::CONSUMER_NOT_FOUND) =>
-            {
-                Ok(None)
-            }
+            Err(error) if is_missing(&error) => Ok(None),
             Err(error) => Err(refused(definition, error)),
         }
     }
@@ -181,6 +183,35 @@ impl Api {
         config["name"] = json!(consumer);
         let body = json!({"stream_name": stream, "config": config, "action": action});
         self.ask(definition, &subject, &body, deadline).await
+    }
+
+    /// How many messages a consumer has yet to deliver or waits for; none when it is not there.
+    pub(crate) async fn left(
+        &self,
+        definition: &Definition,
+        deadline: Instant,
+    ) -> Result<Option<u64>, TopologyError> {
+        let (stream, consumer) = definition.parts();
+        let subject = format!("CONSUMER.INFO.{stream}.{}", consumer.unwrap_or_default());
+        match self.ask(definition, &subject, &json!(null), deadline).await? {
+            Ok(answer) => Ok(Some(answer.num_pending + answer.num_ack_pending)),
+            Err(error) if is_missing(&error) => Ok(None),
+            Err(error) => Err(refused(definition, error)),
+        }
+    }
+
+    /// Removes a consumer; one that is not there is as good as removed.
+    pub(crate) async fn delete_consumer(
+        &self,
+        definition: &Definition,
+        deadline: Instant,
+    ) -> Result<(), TopologyError> {
+        let (stream, consumer) = definition.parts();
+        let subject = format!("CONSUMER.DELETE.{stream}.{}", consumer.unwrap_or_default());
+        match self.ask(definition, &subject, &json!(null), deadline).await? {
+            Err(error) if !is_missing(&error) => Err(refused(definition, error)),
+            _ => Ok(()),
+        }
     }
 
     /// The names of all streams that take subjects of `filter`.
@@ -298,6 +329,10 @@ fn not_now(error: &ApiError) -> bool {
         }
         other => error.code == 503 && !code::LIMITS.contains(&other),
     }
+}
+
+fn is_missing(error: &ApiError) -> bool {
+    matches!(error.err_code, code::STREAM_NOT_FOUND | code::CONSUMER_NOT_FOUND)
 }
 
 fn refused(definition: &Definition, error: ApiError) -> TopologyError {

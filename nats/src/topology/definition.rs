@@ -4,24 +4,26 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use taskparty_common::name::{App, Handler};
+use taskparty_common::name::{App, Handler, Instance};
 
 use super::TopologyConfig;
 use crate::subject::Names;
 
 const DISPATCH: &str = include_str!("../../topology/dispatch.json");
 const HANDLER: &str = include_str!("../../topology/consumer_handler.json");
+const INSTANCE: &str = include_str!("../../topology/consumer_instance.json");
 const STREAMS: [&str; 4] = [
     include_str!("../../topology/triggers.json"),
     include_str!("../../topology/results.json"),
     include_str!("../../topology/logs.json"),
     include_str!("../../topology/alerts.json"),
 ];
-const BUCKETS: [&str; 6] = [
+const BUCKETS: [&str; 7] = [
     include_str!("../../topology/kv_jobs.json"),
     include_str!("../../topology/kv_fires.json"),
     include_str!("../../topology/kv_cursors.json"),
     include_str!("../../topology/kv_overlap.json"),
+    include_str!("../../topology/kv_routes.json"),
     include_str!("../../topology/kv_executors.json"),
     include_str!("../../topology/kv_schedulers.json"),
 ];
@@ -115,7 +117,28 @@ pub(crate) fn handler(
     app: &App,
     handler: &Handler,
 ) -> Definition {
-    let mut fields = parse(names, HANDLER, &[("APP", app.as_str()), ("HANDLER", handler.as_str())]);
+    leased(names, config, app, HANDLER, ("HANDLER", handler.as_str()))
+}
+
+/// The consumer of the work for one instance alone.
+pub(crate) fn instance(
+    names: &Names,
+    config: &TopologyConfig,
+    app: &App,
+    instance: &Instance,
+) -> Definition {
+    leased(names, config, app, INSTANCE, ("INSTANCE", instance.as_str()))
+}
+
+/// A consumer of an app's work, which holds a message for the length of a lease.
+fn leased(
+    names: &Names,
+    config: &TopologyConfig,
+    app: &App,
+    text: &str,
+    whose: (&str, &str),
+) -> Definition {
+    let mut fields = parse(names, text, &[("APP", app.as_str()), whose]);
     let lease = i64::try_from(config.lease.as_nanos()).unwrap_or(i64::MAX);
     fields.insert("ack_wait".into(), json!(lease));
     consumer(&names.dispatch_stream(app), fields)
@@ -209,8 +232,8 @@ mod tests {
             expected.push(format!("{}/{}", names.triggers_stream(), crate::subject::SCHEDULERS));
             expected.push(format!("{}/{}", names.results_stream(), crate::subject::LOG_WRITER));
             assert_eq!(all.iter().map(|one| one.name.clone()).collect::<Vec<_>>(), expected);
-            assert_eq!(all[10].config["filter_subject"], names.triggers());
-            for (definition, bucket) in all[4..10].iter().zip(Bucket::ALL) {
+            assert_eq!(all[11].config["filter_subject"], names.triggers());
+            for (definition, bucket) in all[4..11].iter().zip(Bucket::ALL) {
                 assert_eq!(definition.config["subjects"], json!([names.key(bucket, ">")]));
             }
         }
@@ -235,6 +258,10 @@ mod tests {
             );
             assert_eq!(consumer.config["filter_subject"], names.dispatch_of(&app, &handler_name));
             assert_eq!(consumer.config["ack_wait"], 5_000_000_000_i64);
+            let one = Instance::new("INSTANCE-1").unwrap();
+            let consumer = instance(&names, &config, &app, &one);
+            assert_eq!(consumer.parts().1, Some("on_INSTANCE-1"));
+            assert_eq!(consumer.config["filter_subject"], names.direct_of(&app, &one));
         }
     }
 }

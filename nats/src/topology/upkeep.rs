@@ -28,8 +28,9 @@ impl Missing {
 
 impl Topology {
     /// What is not there of all that was: the fixed streams, buckets and consumers, and the streams
-    /// and consumers of the handlers that [`Topology::ensure_handler`] has made sure of. Streams
-    /// before their consumers. One question a stream, one more where it has consumers.
+    /// and consumers of the handlers and instances that [`Topology::ensure_handler`] and
+    /// [`Topology::ensure_instance`] have made sure of. Streams before their consumers. One question
+    /// a stream, one more where it has consumers.
     ///
     /// # Errors
     /// See [`TopologyError`]; during an election mostly [`TopologyError::Unanswered`].
@@ -39,10 +40,15 @@ impl Topology {
         for (app, handler) in self.confirmed().iter() {
             apps.entry(app.clone()).or_default().insert(handler.clone());
         }
+        let instances = self.instances().clone();
+        for (app, _) in &instances {
+            apps.entry(app.clone()).or_default();
+        }
         for (app, handlers) in apps {
             expected.push(self.expected_app(&app));
             expected.extend(handlers.iter().map(|handler| self.expected_handler(&app, handler)));
         }
+        expected.extend(instances.iter().map(|(app, one)| self.expected_instance(app, one)));
         let (consumers, streams): (Vec<_>, Vec<_>) =
             expected.into_iter().partition(|definition| definition.parts().1.is_some());
         let mut missing = Vec::new();

@@ -170,6 +170,7 @@ fn message(
         at,
         by,
         params,
+        instance: None,
         retry: None,
         // It stands for itself: an edit or a pause of the job does not end it.
         since: None,

@@ -138,7 +138,7 @@ fn request(firing: &Firing, job: JobId, step: Step, definition: Arc<Definition>)
     let id = FireId::at(job, step.at);
     let run =
         id.run(firing.nats().names().prefix(), definition.since().timestamp_millis(), step.at);
-    let total = definition.spec().shards;
+    let total = definition.spec().shards.count().unwrap_or(1);
     let late = step.trigger == Trigger::Misfire;
     let grace = TimeDelta::from_std(definition.spec().misfire.grace).unwrap_or(TimeDelta::MAX);
     let due = due_of(&step, &definition);
@@ -148,7 +148,8 @@ fn request(firing: &Firing, job: JobId, step: Step, definition: Arc<Definition>)
         run,
         trigger: step.trigger,
         fire_time: step.at,
-        plan: Plan { total, only: None, attempt: 1 },
+        plan: Plan::whole(total),
+        instance: None,
         skipped: step.skipped,
         params: None,
         until_next: next.and_then(|next| (next - step.at).to_std().ok()),

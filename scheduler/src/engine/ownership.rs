@@ -3,10 +3,11 @@
 //! It only spreads the work. Two members that see different memberships may both think that a job
 //! is theirs, or neither; the lock decides, and whoever is wrong is so for seconds.
 //!
-//! Every member must come to the same answer, whatever its version: the function is written down
-//! here and never changed.
+//! Every member must come to the same answer, whatever its version.
 
 use taskparty_common::name::{Instance, JobId};
+
+use crate::rendezvous::{hash, score};
 
 /// The live members, as one of them sees them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -37,22 +38,9 @@ impl Members {
     /// When one of k members leaves, only its jobs move, about evenly to the others.
     pub(crate) fn owner(&self, job: &JobId) -> Option<&Instance> {
         let job = hash(job.as_str());
-        let score = |(member, hash): &(Instance, u64)| (mix(hash ^ job), member.clone());
+        let score = |(member, hash): &(Instance, u64)| (score(*hash, job), member.clone());
         self.all.iter().max_by_key(|entry| score(entry)).map(|(member, _)| member)
     }
-}
-
-/// FNV-1a, 64 bits, its end mixed: ids that differ in one letter have nothing in common.
-fn hash(text: &str) -> u64 {
-    let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    mix(text.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, fnv))
-}
-
-/// The finalizer of SplitMix64: each bit of the input moves about half of the output's.
-fn mix(mut bits: u64) -> u64 {
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
 }
 
 #[cfg(test)]

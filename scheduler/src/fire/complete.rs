@@ -106,8 +106,7 @@ impl Firing {
         let names = self.nats().names();
         let stream = names.dispatch_stream(&spec.app);
         for shard in intent.plan.shards() {
-            let subject =
-                names.dispatch(&spec.app, &spec.handler, intent.run, shard, intent.plan.attempt);
+            let subject = self.subject(spec, intent, shard);
             match history::last_by_subject(self.nats().js(), &stream, &subject).await {
                 Ok(Some(_)) => return Ok(true),
                 Ok(None) => {}

@@ -81,8 +81,7 @@ impl Firing {
     ) -> (u32, One) {
         let spec = definition.spec();
         let attempt = intent.plan.attempt;
-        let subject =
-            self.nats().names().dispatch(&spec.app, &spec.handler, intent.run, shard, attempt);
+        let subject = self.subject(spec, intent, shard);
         let message = match self.message(intent, definition, shard, times) {
             Ok(message) => message,
             Err(error) => return (shard, One::Refused(error.to_string())),
@@ -124,6 +123,15 @@ impl Firing {
             if self.pause().await.is_err() {
                 return (shard, One::Interrupted);
             }
+        }
+    }
+
+    /// Where the dispatch of `shard` goes: to its executor, or to whoever takes it.
+    pub(super) fn subject(&self, spec: &JobSpec, intent: &Intent, shard: u32) -> String {
+        let (names, run, attempt) = (self.nats().names(), intent.run, intent.plan.attempt);
+        match intent.plan.target(shard) {
+            Some(one) => names.direct(&spec.app, one, &spec.handler, run, shard, attempt),
+            None => names.dispatch(&spec.app, &spec.handler, run, shard, attempt),
         }
     }
 

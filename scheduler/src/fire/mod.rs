@@ -33,11 +33,13 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 pub(crate) use self::look::Looks;
+use self::place::asks_for_place;
 pub(crate) use self::waiting::Waiting;
 use crate::alarm::Alarms;
 use crate::definition::Definition;
 use crate::overlap::Queues;
 use crate::registry::Registry;
+use crate::route::{Chance, Router};
 
 /// Everything that firing touches. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -51,6 +53,7 @@ pub(crate) struct Firing {
     pub(crate) waiting: Waiting,
     pub(crate) alarms: Alarms,
     pub(crate) registry: Registry,
+    pub(crate) router: Router,
     pub(crate) clock: Clock,
     pub(crate) instance: Instance,
     /// How long an executor holds a dispatch without extending it.
@@ -67,7 +70,10 @@ pub(crate) struct Request {
     pub(crate) trigger: Trigger,
     /// The nominal instant, or the trigger's.
     pub(crate) fire_time: DateTime<Utc>,
+    /// What is to be dispatched; its executors are chosen before the lock is taken.
     pub(crate) plan: Plan,
+    /// The only executor that may run it, whatever the route.
+    pub(crate) instance: Option<Instance>,
     pub(crate) skipped: Option<Skipped>,
     pub(crate) params: Option<Box<RawValue>>,
     /// How far away the next fire is, for the life of the lock; nothing when there is none.
@@ -112,9 +118,10 @@ impl Firing {
         self.buckets.publisher()
     }
 
-    /// Takes the lock, and then does what the fire is for.
+    /// Chooses executors, takes the lock, and then does what the fire is for.
     pub(crate) async fn fire(&self, request: Request) -> Fire {
-        let intent = self.intent_of(&request);
+        let plan = self.route(&request).await;
+        let intent = self.intent_of(&request, plan);
         let Ok(value) = serde_json::to_vec(&intent).map(Bytes::from) else {
             tracing::error!(fire = %request.id, "The intent of a fire cannot be written; the fire is lost.");
             return Fire::Undecided;
@@ -168,7 +175,20 @@ impl Firing {
         }
     }
 
-    fn intent_of(&self, request: &Request) -> Intent {
+    /// The plan of a request with its executors; nobody is chosen for what does not run.
+    async fn route(&self, request: &Request) -> Plan {
+        let (spec, plan) = (request.definition.spec(), request.plan.clone());
+        if request.skipped.is_some() {
+            return plan;
+        }
+        if let Some(only) = &request.instance {
+            return pinned_to(only, plan);
+        }
+        let chance = if asks_for_place(spec, &plan) { Chance::Open } else { Chance::Sure };
+        self.router.route(spec, request.run, plan, chance).await
+    }
+
+    fn intent_of(&self, request: &Request, plan: Plan) -> Intent {
         let definition = &request.definition;
         Intent {
             v: 1,
@@ -180,7 +200,8 @@ impl Firing {
             trigger: request.trigger,
             fire_time: request.fire_time,
             planned_at: self.clock.now(),
-            plan: request.plan.clone(),
+            plan,
+            instance: request.instance.clone(),
             skipped: request.skipped.clone(),
             definition: definition.json.clone(),
             params: request.params.clone(),
@@ -194,4 +215,10 @@ impl Firing {
             () = self.shutdown.cancelled() => Err(()),
         }
     }
+}
+
+/// Everything for that executor, and for nobody else.
+fn pinned_to(only: &Instance, plan: Plan) -> Plan {
+    let targets = plan.shards().map(|_| only.clone()).collect();
+    Plan { targets, pinned: true, ..plan }
 }

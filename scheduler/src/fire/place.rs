@@ -1,7 +1,7 @@
 //! A fire of a job that may not overlap itself: it asks for a place, and waits for one.
 
-use taskparty_common::fire::{FireId, Intent, Skipped};
-use taskparty_common::job::Overlap;
+use taskparty_common::fire::{FireId, Intent, Plan, Skipped};
+use taskparty_common::job::{JobSpec, Overlap};
 use taskparty_common::name::JobId;
 use taskparty_common::outcome::{SkipReason, TriggerResult};
 use taskparty_common::overlap::Admission;
@@ -12,6 +12,8 @@ use uuid::Uuid;
 use super::record::Verdict;
 use super::{Firing, Held};
 use crate::definition::Definition;
+use crate::overlap::Kept;
+use crate::route::{Chance, Router};
 
 /// What a fire does that asked for a place.
 pub(super) enum Place {
@@ -23,6 +25,11 @@ pub(super) enum Place {
     Interrupted,
 }
 
+/// Whether a fire with this plan needs a place: a retry has its run's.
+pub(super) fn asks_for_place(spec: &JobSpec, plan: &Plan) -> bool {
+    spec.overlap != Overlap::Allow && plan.only.is_none()
+}
+
 impl Firing {
     /// Asks for a place, until there is an answer. A retry has its run's.
     pub(super) async fn ask_for_place(
@@ -32,13 +39,13 @@ impl Firing {
         definition: &Definition,
     ) -> Place {
         let spec = definition.spec();
-        if spec.overlap == Overlap::Allow || intent.plan.only.is_some() {
+        if !asks_for_place(spec, &intent.plan) {
             return Place::Free;
         }
         loop {
             match self.admit(id, intent, definition).await {
                 Ok(Admission::Active) => return Place::Free,
-                Ok(Admission::Waiting) => {
+                Ok(Admission::Waiting | Admission::Promoted) => {
                     let message = "an earlier run goes on; it waits for its turn";
                     return Place::Over(Verdict::new(TriggerResult::Queued, message));
                 }
@@ -94,10 +101,11 @@ impl Firing {
 
     /// Dispatches a run that waited.
     async fn start_waiter(&self, job: &JobId, run: Uuid, found: Found) -> Result<(), BucketError> {
-        let Some((waiter, stored_at)) = self.queues.kept(job, run).await? else {
+        let Some(kept) = self.queues.kept(job, run).await? else {
             // Whoever queued it died before it kept the intent: the lock's completion keeps it.
             return Ok(());
         };
+        let Some(Kept { waiter, stored_at, .. }) = self.routed(kept).await? else { return Ok(()) };
         let Some(id) = FireId::from_lock_key(&waiter.lock) else {
             tracing::error!(%job, %run, "A waiting run has no lock; its place is given back.");
             return self.queues.release(job, run).await;
@@ -111,6 +119,22 @@ impl Firing {
         if over { self.queues.dispatched(job, run).await } else { Ok(()) }
     }
 
+    /// Chooses the executors of a run that has its place, unless that is done.
+    ///
+    /// *Invariant: the choice is stored before anything is dispatched by it*, and only the first one is.
+    async fn routed(&self, kept: Kept) -> Result<Option<Kept>, BucketError> {
+        let intent = &kept.waiter.intent;
+        let definition = Definition::frozen(&intent.definition, intent.revision, intent.since);
+        let Ok(definition) = definition else { return Ok(Some(kept)) };
+        let spec = definition.spec();
+        if kept.waiter.routed || intent.instance.is_some() || !Router::has_a_say(spec) {
+            return Ok(Some(kept));
+        }
+        let plan = Plan::whole(intent.plan.total);
+        let plan = self.router.route(spec, intent.run, plan, Chance::Sure).await;
+        self.queues.keep_plan(kept, plan).await
+    }
+
     /// Ends the runs that wait of a job that is gone. What cannot be done now is left as it is, for
     /// the next call.
     pub(crate) async fn end_waiters(&self, job: &JobId) {
@@ -121,7 +145,7 @@ impl Firing {
 
     async fn try_end_waiters(&self, job: &JobId) -> Result<(), BucketError> {
         for run in self.queues.waiting(job).await? {
-            if let Some((waiter, _)) = self.queues.kept(job, run).await?
+            if let Some(Kept { waiter, .. }) = self.queues.kept(job, run).await?
                 && let Some(id) = FireId::from_lock_key(&waiter.lock)
                 && !self.record_deleted(&id, waiter.intent).await
             {

@@ -1,12 +1,14 @@
 //! What a lock's holder does with it: dispatch or not, and the fired record.
 
-use taskparty_common::fire::{FireId, Fired, Intent, Skipped};
+use taskparty_common::fire::{FireId, Fired, Intent, Plan, Skipped};
+use taskparty_common::job::{JobSpec, MAX_SHARDS};
 use taskparty_common::outcome::{SkipReason, TriggerResult};
 use taskparty_nats::fail_point;
 use taskparty_nats::publish::PublishError;
+use taskparty_nats::topology::TopologyError;
 
 use super::dispatch::{Dispatched, Times};
-use super::place::Place;
+use super::place::{Place, asks_for_place};
 use super::{Firing, Held, Recorded};
 use crate::definition::Definition;
 
@@ -41,7 +43,16 @@ impl Firing {
         done: &[u32],
     ) -> Option<Recorded> {
         let verdict = match self.ask_for_place(id, intent, definition).await {
-            Place::Free => self.decide(intent, definition, done).await?,
+            Place::Free => {
+                let spec = definition.spec();
+                let turn = async {
+                    if asks_for_place(spec, &intent.plan) {
+                        self.router.took(spec, &intent.plan).await;
+                    }
+                };
+                let (verdict, ()) = tokio::join!(self.decide(intent, definition, done), turn);
+                verdict?
+            }
             Place::Over(verdict) => verdict,
             Place::Interrupted => return None,
         };
@@ -80,12 +91,16 @@ impl Firing {
             return Some(Verdict::skipped(skipped.clone()));
         }
         let spec = definition.spec();
-        let present = self.registry.has(&spec.app, &spec.handler);
+        if intent.plan.total == 0 {
+            return Some(self.nobody_to_share_with(spec));
+        }
+        let present =
+            !intent.plan.targets.is_empty() || self.registry.has(&spec.app, &spec.handler);
         if !present && spec.no_executor_wait.is_zero() && done.is_empty() {
             let message = format!("no executor of {}/{} is there", spec.app, spec.handler);
             return Some(Verdict::new(TriggerResult::NoExecutor, message));
         }
-        if !self.handler_is_ready(definition).await {
+        if !self.consumers_are_ready(definition, &intent.plan).await {
             return None;
         }
         let times = Times::from(self.clock.now(), spec);
@@ -114,11 +129,27 @@ impl Firing {
         })
     }
 
-    /// Waits until the handler's consumer is confirmed: nothing is dispatched before that.
-    async fn handler_is_ready(&self, definition: &Definition) -> bool {
+    /// There is no shard, because there was no executor to have one.
+    fn nobody_to_share_with(&self, spec: &JobSpec) -> Verdict {
+        let live = self.registry.candidates(&spec.app, &spec.handler).len();
+        if live > MAX_SHARDS as usize {
+            let message = format!(
+                "{live} executors of {}/{} are live, and a run has at most {MAX_SHARDS} shards",
+                spec.app, spec.handler
+            );
+            return Verdict::new(TriggerResult::Refused, message);
+        }
+        let message =
+            format!("no executor of {}/{} is there to have a shard", spec.app, spec.handler);
+        Verdict::new(TriggerResult::NoExecutor, message)
+    }
+
+    /// Waits until the consumers of the handler and of the plan's executors are confirmed: nothing
+    /// is dispatched before that. Who has gone needs none: the sweep finds its work.
+    async fn consumers_are_ready(&self, definition: &Definition, plan: &Plan) -> bool {
         let spec = definition.spec();
         loop {
-            match self.topology.ensure_handler(&spec.app, &spec.handler).await {
+            match self.ensure_consumers(spec, plan).await {
                 Ok(()) => return true,
                 Err(error) => {
                     tracing::warn!(app = %spec.app, handler = %spec.handler, %error, "A handler's consumer cannot be made; it is tried again.");
@@ -128,6 +159,16 @@ impl Firing {
                 return false;
             }
         }
+    }
+
+    async fn ensure_consumers(&self, spec: &JobSpec, plan: &Plan) -> Result<(), TopologyError> {
+        self.topology.ensure_handler(&spec.app, &spec.handler).await?;
+        for target in &plan.targets {
+            if self.registry.lives(&spec.app, target) {
+                self.topology.ensure_instance(&spec.app, target).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Records a half-done fire that is too old to be dispatched.

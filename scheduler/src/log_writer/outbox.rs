@@ -140,11 +140,12 @@ fn retry(names: &Names, posting: &Posting) -> Option<Draft> {
         at: due,
         by: String::new(),
         params: fired.params.clone().and_then(|params| RawValue::from_string(params).ok()),
+        instance: None,
         retry: Some(RetryOf {
             revision: fired.revision,
             since: fired.since,
             fire_time: fired.fire_time,
-            plan: Plan { total: fired.shards, only: Some(posting.shard), attempt: posting.attempt },
+            plan: Plan::again(fired.shards, posting.shard, posting.attempt),
             definition: RawValue::from_string(posting.definition.clone()?).ok()?,
         }),
         since: None,
@@ -171,6 +172,7 @@ fn next(names: &Names, posting: &Posting) -> Option<Draft> {
         at: due,
         by: String::new(),
         params: None,
+        instance: None,
         retry: None,
         since: Some(fired.since),
     };

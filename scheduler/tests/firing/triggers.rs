@@ -24,6 +24,7 @@ pub(crate) fn request(rig: &Rig, job: &Job, id: &str) -> TriggerRequest {
         at,
         by: "test".into(),
         params: None,
+        instance: None,
         retry: None,
         since: None,
     }

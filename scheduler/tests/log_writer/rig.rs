@@ -245,7 +245,7 @@ impl Rig {
             fire_time,
             fired_at: fire_time,
             start_by: Some(fire_time + TimeDelta::hours(1)),
-            plan: Plan { total: 1, only: None, attempt: 1 },
+            plan: Plan::whole(1),
             skipped: None,
             definition: serde_json::value::to_raw_value(&spec).unwrap(),
             params: None,

@@ -127,7 +127,7 @@ impl World {
             job: id.job.clone(),
             result: TriggerResult::Dispatched,
             fire_time,
-            plan: Plan { total: shards, only: None, attempt: 1 },
+            plan: Plan::whole(shards),
             skipped: None,
             limits: Some(Limits { retries: max, timeout: Some(Duration::from_secs(60)) }),
             stored_at: fire_time + TimeDelta::milliseconds(10),
@@ -139,7 +139,7 @@ impl World {
                 let begin = fire_time + TimeDelta::seconds(2 * (i64::from(attempt) - 1));
                 if attempt > 1 {
                     let id = FireId::trigger(id.job.clone(), retry_id(run, shard, attempt));
-                    let plan = Plan { total: shards, only: Some(shard), attempt };
+                    let plan = Plan::again(shards, shard, attempt);
                     let stored_at = begin + TimeDelta::milliseconds(10);
                     self.fire(FiredFact { lock: id.lock_key(), plan, stored_at, ..fired.clone() });
                 }
@@ -239,7 +239,7 @@ impl World {
             job: job.clone(),
             result: TriggerResult::Skipped,
             fire_time: at(last),
-            plan: Plan { total: 1, only: None, attempt: 1 },
+            plan: Plan::whole(1),
             skipped: Some(Skipped { reason: SkipReason::Misfire, count, first: at(first) }),
             limits: None,
             stored_at,

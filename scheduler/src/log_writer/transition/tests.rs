@@ -49,7 +49,7 @@ fn fired(shards: u32, result: TriggerResult) -> Event {
         fire_time: at(0),
         fired_at: at(1),
         start_by: Some(at(3_600_000)),
-        plan: Plan { total: shards, only: None, attempt: 1 },
+        plan: Plan::whole(shards),
         skipped: None,
         definition: serde_json::value::RawValue::from_string("{}".into()).unwrap(),
         params: None,
@@ -77,7 +77,7 @@ fn fired_retry(shards: u32, shard: u32, attempt: u32) -> Event {
         unreachable!()
     };
     fired.trigger = Trigger::Retry;
-    fired.plan = Plan { total: shards, only: Some(shard), attempt };
+    fired.plan = Plan::again(shards, shard, attempt);
     Event::Fired(fired, digest)
 }
 
