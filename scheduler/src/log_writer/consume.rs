@@ -35,13 +35,17 @@ pub(super) async fn run(parts: &Parts, stop: &CancellationToken) {
     let mut pull = Pull::new(nats.js(), stream, LOG_WRITER, PullConfig::default());
     let mut room = parts.config.batch_events;
     loop {
-        let batch = stop.run_until_cancelled(gather(parts, &mut pull, room)).await;
-        let Some(batch) = batch else { break };
-        let Some(batch) = batch else {
-            tracing::error!("The connection to NATS is closed; the log writer ends.");
-            stop.cancel();
+        let mut batch = Gathered::default();
+        let open = stop.run_until_cancelled(gather(parts, &mut pull, room, &mut batch)).await;
+        if open != Some(Open::Yes) {
+            if open.is_some() {
+                tracing::error!("The connection to NATS is closed; the log writer ends.");
+                stop.cancel();
+            }
+            // Else whoever writes next waits for them as long as for a writer that died.
+            hand_back(parts, &batch.messages).await;
             break;
-        };
+        }
         if batch.messages.is_empty() {
             continue;
         }
@@ -50,28 +54,33 @@ pub(super) async fn run(parts: &Parts, stop: &CancellationToken) {
             break;
         }
     }
-    for received in pull.stop().await {
-        answer(parts, &received, b"-NAK").await;
-    }
+    hand_back(parts, &pull.stop().await).await;
 }
 
 /// Messages and what they say.
+#[derive(Default)]
 struct Gathered {
     messages: Vec<Received>,
     lines: Vec<Line>,
     aside: Vec<SetAside>,
 }
 
-/// Waits for a message, and takes with it what comes in the next few milliseconds; none when the
-/// connection is closed.
-async fn gather(parts: &Parts, pull: &mut Pull, room: usize) -> Option<Gathered> {
+/// Whether the connection is.
+#[derive(Debug, PartialEq, Eq)]
+enum Open {
+    Yes,
+    No,
+}
+
+/// Waits for a message, and takes with it what comes in the next few milliseconds. May be dropped
+/// at any point: what was taken is in `batch`.
+async fn gather(parts: &Parts, pull: &mut Pull, room: usize, batch: &mut Gathered) -> Open {
     let names = parts.buckets.nats().names();
-    let mut batch = Gathered { messages: Vec::new(), lines: Vec::new(), aside: Vec::new() };
     let mut bytes = 0;
     let mut wait = IDLE;
     let mut end = None;
     loop {
-        let received = pull.next_batch(room, wait).await.ok()?;
+        let Ok(received) = pull.next_batch(room, wait).await else { return Open::No };
         for received in received {
             let payload = &received.message.payload;
             bytes += payload.len();
@@ -87,13 +96,13 @@ async fn gather(parts: &Parts, pull: &mut Pull, room: usize) -> Option<Gathered>
             batch.messages.push(received);
         }
         if batch.messages.is_empty() {
-            return Some(batch);
+            return Open::Yes;
         }
         let end = *end.get_or_insert_with(|| Instant::now() + parts.config.batch_wait);
         wait = end.saturating_duration_since(Instant::now());
         let full = batch.lines.len() >= parts.config.batch_events || bytes >= BYTES / 2;
         if full || wait.is_zero() {
-            return Some(batch);
+            return Open::Yes;
         }
     }
 }
@@ -120,9 +129,7 @@ async fn write(parts: &Parts, batch: Gathered, stop: &CancellationToken) -> bool
         };
         let pause = outage.met(&error, parts);
         if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
-            for received in &messages {
-                answer(parts, received, b"-NAK").await;
-            }
+            hand_back(parts, &messages).await;
             return false;
         }
         if kept_at.elapsed() >= parts.config.lease / 3 {
@@ -154,6 +161,13 @@ fn note(parts: &Parts, messages: &[Received], written: &Written) {
         status.set_aside += written.set_aside as u64;
         status.last_batch_at = Some(now);
     });
+}
+
+/// Has these delivered again, at once.
+async fn hand_back(parts: &Parts, messages: &[Received]) {
+    for received in messages {
+        answer(parts, received, b"-NAK").await;
+    }
 }
 
 /// Answers a delivery without waiting: the message comes again when the answer is lost.

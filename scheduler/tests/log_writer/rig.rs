@@ -112,13 +112,23 @@ impl Rig {
         file: &str,
         chains: Vec<Chain>,
     ) -> Result<Running, LogWriterError> {
+        self.log_writer_with(file, chains, |_| {}).await
+    }
+
+    pub(crate) async fn log_writer_with(
+        &self,
+        file: &str,
+        chains: Vec<Chain>,
+        adjust: impl FnOnce(&mut LogWriterConfig),
+    ) -> Result<Running, LogWriterError> {
         let store = Store::open(&self.url(file)).await.unwrap();
         let instance = Instance::fresh("test", Uuid::new_v4());
-        let config = LogWriterConfig {
+        let mut config = LogWriterConfig {
             sweep_every: Duration::from_millis(100),
             chain_grace: Duration::from_secs(1),
             ..LogWriterConfig::new(instance, LEASE)
         };
+        adjust(&mut config);
         let log_writer = LogWriter::new(
             config,
             self.buckets.clone(),
@@ -216,6 +226,16 @@ impl Rig {
         let info =
             history::consumer_info(self.nats.js(), &stream, "log-writer").await.unwrap().unwrap();
         info.pending + info.ack_pending
+    }
+
+    /// Waits until a writer has taken a result and not acked it.
+    pub(crate) async fn taken(&self) {
+        let stream = self.nats.names().results_stream();
+        until("a result is taken", || async {
+            let info = history::consumer_info(self.nats.js(), &stream, "log-writer").await;
+            (info.unwrap().unwrap().ack_pending > 0).then_some(())
+        })
+        .await;
     }
 
     pub(crate) async fn all_processed(&self) {

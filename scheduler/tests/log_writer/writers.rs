@@ -1,10 +1,15 @@
 //! One active writer, one store.
 
+use std::time::Duration;
+
 use serde_json::json;
 use taskparty_common::outcome::{Outcome, RunState};
-use taskparty_scheduler::log_writer::{LogWriterError, Standing};
+use taskparty_scheduler::log_writer::{LogWriterConfig, LogWriterError, Standing};
 
 use crate::rig::{Rig, in_state, result, spec, until};
+
+/// Long for a hand-over, and short beside the ack-wait of a result.
+const HAND_OVER: Duration = Duration::from_secs(15);
 
 #[tokio::test]
 async fn of_two_writers_one_is_active_and_the_other_takes_over_at_once_when_it_stops() {
@@ -30,6 +35,23 @@ async fn of_two_writers_one_is_active_and_the_other_takes_over_at_once_when_it_s
     rig.fire(&fired).await;
     rig.end(&result(&fired, Outcome::Succeeded)).await;
     in_state(&second.store, fired.run, RunState::Succeeded).await;
+    second.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_writer_that_stops_had_taken_is_written_by_the_next_one_at_once() {
+    let rig = Rig::start().await;
+    let gathers_for_long = |config: &mut LogWriterConfig| config.batch_wait = 10 * HAND_OVER;
+    let first = rig.log_writer_with("history.db", Vec::new(), gathers_for_long).await.unwrap();
+    let fired = rig.fired(1, spec(json!({})));
+    rig.fire(&fired).await;
+    rig.end(&result(&fired, Outcome::Succeeded)).await;
+    rig.taken().await;
+    first.stop().await;
+    let second = rig.log_writer().await;
+    // What is not handed back comes again after the consumer's ack-wait, 30 s.
+    let written = in_state(&second.store, fired.run, RunState::Succeeded);
+    tokio::time::timeout(HAND_OVER, written).await.expect("it is handed back");
     second.stop().await;
 }
 
