@@ -16,6 +16,7 @@ macro_rules! conforms {
             outcome::cancel
             wire::registers_renews_and_answers
             wire::the_scheduler_may_come_later
+            wire::pinned_work_is_taken
             wire::only_what_lasts_is_announced
             wire::slots_bound_what_is_taken
             wire::the_result_is_stored_before_the_ack
@@ -41,24 +42,16 @@ macro_rules! conforms {
 
 mod rust {
     conforms! { super::Subject::rust(env!("CARGO_BIN_EXE_taskparty-conformance")), doc = "Runs with `make test`." }
-    conforms! {
-        super::Subject::rust(env!("CARGO_BIN_EXE_taskparty-conformance")),
-        ignore = "the SDK does not pull pinned work yet",
-        wire::pinned_work_is_taken
-    }
 }
 
 mod python {
     conforms! { super::Subject::python(), ignore = "needs Python: make test-langs" }
-    conforms! { super::Subject::python(), ignore = "needs Python: make test-langs", wire::pinned_work_is_taken }
 }
 
 mod typescript {
     conforms! { super::Subject::typescript(), ignore = "needs Node: make test-langs" }
-    conforms! { super::Subject::typescript(), ignore = "needs Node: make test-langs", wire::pinned_work_is_taken }
 }
 
 mod go {
     conforms! { super::Subject::go(), ignore = "needs Go: make test-langs" }
-    conforms! { super::Subject::go(), ignore = "needs Go: make test-langs", wire::pinned_work_is_taken }
 }

@@ -51,6 +51,7 @@ mod handler;
 mod live;
 mod logs;
 mod node;
+mod pinned;
 mod progress;
 mod pull;
 mod registry;

@@ -10,7 +10,7 @@ use taskparty_nats::clock::Clock;
 use taskparty_nats::connect::Nats;
 use taskparty_nats::join::Joiner;
 use taskparty_nats::publish::Publisher;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -42,6 +42,8 @@ pub(crate) struct Desk {
     pub(crate) slots: u32,
     /// A permit a free slot.
     pub(crate) room: Arc<Semaphore>,
+    /// Work that is for this instance alone is here and needs one.
+    pub(crate) wanted: Arc<Notify>,
 }
 
 /// What the registry says of the process.

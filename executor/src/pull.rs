@@ -26,19 +26,42 @@ pub(crate) async fn pull(
     let mut pull = Pull::new(node.nats.js(), stream, handler.as_str(), PullConfig::default());
     let mut reserved = Vec::new();
     loop {
-        let next = pull.next_slot(&desk.room, &mut reserved);
-        match node.phase.draining.run_until_cancelled(next).await {
-            Some(next) => {
+        tokio::select! {
+            biased;
+            () = node.phase.draining.cancelled() => break,
+            () = desk.wanted.notified() => {
+                // Slots that are kept for what was asked for are not free; one has to be.
+                let arrived = if reserved.is_empty() { Vec::new() } else { pull.take_back().await };
+                for received in arrived {
+                    begin_or_hand_back(&node, received, &mut reserved);
+                }
+                drop(reserved.pop());
+            }
+            next = pull.next_slot(&desk.room, &mut reserved) => {
                 let (received, slot) = next?;
                 node.attempts.spawn(run::attempt(node.clone(), received, slot));
             }
-            None => break,
         }
     }
     for received in pull.stop().await {
         hand_back(&node, received, &mut reserved);
     }
     Ok(())
+}
+
+/// Begins `received` in a slot that was kept for it.
+fn begin_or_hand_back(
+    node: &Arc<Node>,
+    received: Received,
+    reserved: &mut Vec<OwnedSemaphorePermit>,
+) {
+    match reserved.pop() {
+        Some(slot) => {
+            node.attempts.spawn(run::attempt(node.clone(), received, slot));
+        }
+        // No more can come than was asked for; should it be so, it is not ours.
+        None => hand_back(node, received, reserved),
+    }
 }
 
 /// Gives `received` to whoever else there is. One that may not be delivered again is begun

@@ -25,6 +25,7 @@ use crate::handler::{ErasedHandler, Returned, TidyUp};
 use crate::live::{CancelRequest, Place};
 use crate::logs::Writer;
 use crate::node::Node;
+use crate::pinned;
 use crate::progress::{self, ProgressReader};
 use crate::report::{Attempt, Ending, Reporter, Times};
 use crate::settle;
@@ -41,14 +42,30 @@ const LONGEST_MARGIN: Duration = Duration::from_secs(1);
 /// The shortest lease that can be kept.
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 
+/// Where an attempt has its slot from.
+#[derive(Debug)]
+pub(crate) enum Slot {
+    /// It was kept for it.
+    Kept(OwnedSemaphorePermit),
+    /// It is still to come: the work is for this instance, whether there is room or not. The permit is
+    /// the work's place among those that wait.
+    Awaited(OwnedSemaphorePermit),
+}
+
 /// Sees one delivery through. `slot` is given back when the handler's future is gone and the
 /// delivery is settled.
 pub(crate) async fn attempt(node: Arc<Node>, received: Received, slot: OwnedSemaphorePermit) {
     let abandoned = node.phase.abandoned.clone();
-    abandoned.run_until_cancelled(see_through(node, received, slot)).await;
+    abandoned.run_until_cancelled(see_through(node, received, Slot::Kept(slot))).await;
 }
 
-async fn see_through(node: Arc<Node>, received: Received, slot: OwnedSemaphorePermit) {
+/// Sees one delivery through that waits for its slot, in `place`.
+pub(crate) async fn pinned(node: Arc<Node>, received: Received, place: OwnedSemaphorePermit) {
+    let abandoned = node.phase.abandoned.clone();
+    abandoned.run_until_cancelled(see_through(node, received, Slot::Awaited(place))).await;
+}
+
+async fn see_through(node: Arc<Node>, received: Received, slot: Slot) {
     let Received { delivery, message, at } = received;
     let dispatch: Dispatch = match serde_json::from_slice(&message.payload) {
         Ok(dispatch) => dispatch,
@@ -61,6 +78,14 @@ async fn see_through(node: Arc<Node>, received: Received, slot: OwnedSemaphorePe
             "Work came when its lease may have ended, as after a standstill of this process: it is left to whoever gets it next.");
         return;
     }
+    let slot = match slot {
+        Slot::Kept(slot) => slot,
+        Slot::Awaited(place) => match pinned::slot(&node, &dispatch.handler, &lease, place).await {
+            Some(slot) => slot,
+            None if lease.is_lost() => return,
+            None => return settle::hand_back(&node, &delivery).await,
+        },
+    };
     let now = node.clock.now();
     let reporter = Reporter { instance: &node.instance, delivery: delivery.delivered };
     let desk = node.handlers.get(&dispatch.handler);

@@ -25,7 +25,7 @@ use crate::error::RunError;
 use crate::live::Live;
 use crate::logs::{self, Carrier};
 use crate::node::{About, Desk, Node, Phase};
-use crate::{cancel, pull, registry};
+use crate::{cancel, pinned, pull, registry};
 
 /// How long a result is tried in one go. Short: in between, the lease is looked at.
 const RESULT_DEADLINE: Duration = Duration::from_secs(5);
@@ -99,7 +99,7 @@ impl Running {
         let probes = subscribe(&nats, names.probe(&executor.app, &instance)).await?;
         let desks = executor.handlers.into_iter().map(|(name, (function, slots))| {
             let room = Arc::new(Semaphore::new(slots as usize));
-            (name, Desk { function, slots, room })
+            (name, Desk { function, slots, room, wanted: Arc::default() })
         });
         let about = About {
             version: executor.version,
@@ -155,6 +155,7 @@ impl Running {
         for (handler, desk) in &self.node.handlers {
             self.pulls.spawn(pull::pull(self.node.clone(), handler.clone(), desk.clone()));
         }
+        self.pulls.spawn(pinned::pull(self.node.clone()));
     }
 
     /// Waits until no work can come any more.

@@ -50,11 +50,15 @@ pub struct PullConfig {
     pub heartbeat: Duration,
     /// How long one request waits at the server before it is renewed. Default 30 s.
     pub expires: Duration,
+    /// How long the server may refuse before that is worth a word: for a consumer that someone makes
+    /// only when he hears of us. Default: not at all.
+    pub bears_refusals: Duration,
 }
 
 impl Default for PullConfig {
     fn default() -> Self {
-        Self { heartbeat: Duration::from_secs(2), expires: Duration::from_secs(30) }
+        let (heartbeat, expires) = (Duration::from_secs(2), Duration::from_secs(30));
+        Self { heartbeat, expires, bears_refusals: Duration::ZERO }
     }
 }
 
@@ -85,8 +89,17 @@ pub struct Pull {
     retiring: Option<(Subscriber, Instant)>,
     /// Requests that failed since the last sign of life.
     failures: u32,
+    /// Since when the server refuses, and whether that was said.
+    refused: Option<(Instant, Said)>,
     /// Nothing is asked before this.
     quiet_until: Instant,
+}
+
+/// Whether something was said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Said {
+    Yes,
+    No,
 }
 
 #[derive(Debug)]
@@ -118,6 +131,7 @@ impl Pull {
             inbox: None,
             retiring: None,
             failures: 0,
+            refused: None,
             quiet_until: Instant::now(),
         }
     }
@@ -201,6 +215,12 @@ impl Pull {
 
     /// Takes all demand back and returns the messages that had arrived all the same: nak them.
     pub async fn stop(mut self) -> Vec<Received> {
+        self.take_back().await
+    }
+
+    /// Takes all demand back for now, so that slots that were kept for it are free. The messages that
+    /// had arrived all the same have to be seen to. Takes a round trip, and a second at most.
+    pub async fn take_back(&mut self) -> Vec<Received> {
         self.drop_inbox().await;
         let mut rest = Vec::new();
         while let Some((subscriber, until)) = self.retiring.as_mut() {
@@ -209,6 +229,7 @@ impl Pull {
                 Ok(None) | Err(_) => self.retiring = None,
             }
         }
+        self.demand.clear();
         rest
     }
 
@@ -360,17 +381,21 @@ impl Pull {
     }
 
     fn alive(&mut self) {
-        if self.failures > 0 {
+        if let Some((_, Said::Yes)) = self.refused.take() {
             tracing::info!(stream = self.stream, consumer = self.consumer, "Pulling works again.");
-            self.failures = 0;
         }
+        self.failures = 0;
     }
 
     /// Waits longer before the next request each time; says so once.
     fn back_off(&mut self, reason: &str, refused: bool) {
-        if self.failures == 0 && refused {
-            let (stream, consumer) = (&self.stream, &self.consumer);
-            tracing::warn!(%stream, %consumer, reason, "Pulling does not work now; it is tried until it does.");
+        if refused {
+            let (since, said) = self.refused.get_or_insert((Instant::now(), Said::No));
+            if *said == Said::No && since.elapsed() >= self.config.bears_refusals {
+                *said = Said::Yes;
+                let (stream, consumer) = (&self.stream, &self.consumer);
+                tracing::warn!(%stream, %consumer, reason, "Pulling does not work now; it is tried until it does.");
+            }
         }
         self.quiet_until = Instant::now() + backoff(self.failures);
         self.failures = self.failures.saturating_add(u32::from(refused));

@@ -54,6 +54,21 @@ impl Rig {
         self.topology.ensure_handler(&self.app, &handler).await.unwrap();
     }
 
+    /// Makes the consumer of an instance's own work, as the scheduler does when it sees its entry.
+    pub(crate) async fn make_consumer_of(&self, instance: &Instance) {
+        self.topology.ensure_instance(&self.app, instance).await.unwrap();
+    }
+
+    /// Dispatches new work that is for `instance` alone.
+    pub(crate) async fn pin(&self, instance: &Instance, handler: &str, params: Value) -> Uuid {
+        let work = self.work(handler, params);
+        let run: Uuid = work["run"].as_str().unwrap().parse().unwrap();
+        let handler = Handler::new(handler).unwrap();
+        let subject = self.nats.names().direct(&self.app, instance, &handler, run, 0, 1);
+        self.nats.js().publish(subject, work.to_string().into()).await.unwrap().await.unwrap();
+        run
+    }
+
     /// An executor of the app on this server, without handlers.
     pub(crate) fn executor(&self) -> Executor {
         self.executor_at(&self.server.url())

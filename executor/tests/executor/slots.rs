@@ -100,3 +100,48 @@ async fn two_instances_share_what_there_is() {
     one.stop().await;
     two.stop().await;
 }
+
+#[tokio::test]
+async fn work_for_one_instance_alone_gets_slots_that_are_kept_for_others_and_no_more_than_there_are()
+ {
+    let rig = Rig::start().await;
+    let (full, idle) = (Arc::<Gate>::default(), Arc::<Gate>::default());
+    let (shut, open) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(100)));
+    for handler in ["full", "idle"] {
+        rig.make_consumer(handler).await;
+    }
+    let (one, two) = (instance("one"), instance("two"));
+    rig.make_consumer_of(&one).await;
+    let executor = rig
+        .executor()
+        .instance(one.clone())
+        .handler_with("full", slots(2), gated(&full, &shut))
+        .handler_with("idle", slots(1), gated(&idle, &open));
+    let executor = Started::run(executor);
+    let for_two = rig.pin(&two, "idle", json!(null)).await;
+    // Nothing else is there: every slot is kept for what was asked for.
+    let mut runs = vec![rig.pin(&one, "full", json!(null)).await];
+    until("the first", async || (full.now.load(Ordering::SeqCst) == 1).then_some(())).await;
+    for _ in 0..4 {
+        runs.push(rig.run("full", json!(null)).await);
+        runs.push(rig.pin(&one, "full", json!(null)).await);
+        runs.push(rig.run("idle", json!(null)).await);
+        // It does not wait for those before it, whose handler has no room.
+        let run = rig.pin(&one, "idle", json!(null)).await;
+        if full.now.load(Ordering::SeqCst) < 2 {
+            rig.result(run).await;
+        }
+        runs.push(run);
+    }
+    until("full slots", async || (full.now.load(Ordering::SeqCst) == 2).then_some(())).await;
+    shut.add_permits(100);
+    for run in runs {
+        let result = rig.result(run).await;
+        assert_eq!((result.outcome, result.delivery), (Outcome::Succeeded, 1));
+    }
+    assert_eq!(full.most.load(Ordering::SeqCst), 2);
+    assert_eq!(idle.most.load(Ordering::SeqCst), 1);
+    until("what is done to be gone", async || (rig.left().await == 1).then_some(())).await;
+    assert_eq!(rig.results(for_two).await.len(), 0, "another's work");
+    executor.stop().await;
+}
