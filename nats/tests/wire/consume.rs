@@ -14,7 +14,11 @@ use crate::support::{
 };
 
 fn quick() -> PullConfig {
-    PullConfig { heartbeat: Duration::from_millis(300), expires: Duration::from_secs(2) }
+    PullConfig {
+        heartbeat: Duration::from_millis(300),
+        expires: Duration::from_secs(2),
+        ..PullConfig::default()
+    }
 }
 
 fn pull(nats: &Nats) -> Pull {
@@ -60,8 +64,11 @@ async fn messages_come_after_requests_have_expired_many_times() {
     work(&nats).await;
     consumer(&nats, PATIENCE).await;
     let publisher = publisher(&nats).await;
-    let config =
-        PullConfig { heartbeat: Duration::from_millis(300), expires: Duration::from_secs(1) };
+    let config = PullConfig {
+        heartbeat: Duration::from_millis(300),
+        expires: Duration::from_secs(1),
+        ..PullConfig::default()
+    };
     let mut pull = Pull::new(nats.js(), "WORK", "con", config);
     let nothing = tokio::time::timeout(Duration::from_millis(2_500), pull.next(4)).await;
     assert!(nothing.is_err());
