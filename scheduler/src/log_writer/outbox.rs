@@ -126,6 +126,7 @@ fn message_id(posting: &Posting, due: DateTime<Utc>) -> String {
 
 /// The next attempt of a shard: a delayed trigger with the frozen definition of its run.
 fn retry(names: &Names, posting: &Posting) -> Option<Draft> {
+    let targets: Vec<_> = posting.target.iter().cloned().collect();
     let run = posting.run.as_ref()?;
     let fired = run.fired.as_ref()?;
     let due = posting.due?;
@@ -145,7 +146,11 @@ fn retry(names: &Names, posting: &Posting) -> Option<Draft> {
             revision: fired.revision,
             since: fired.since,
             fire_time: fired.fire_time,
-            plan: Plan::again(fired.shards, posting.shard, posting.attempt),
+            plan: Plan {
+                pinned: !targets.is_empty(),
+                targets,
+                ..Plan::again(fired.shards, posting.shard, posting.attempt)
+            },
             definition: RawValue::from_string(posting.definition.clone()?).ok()?,
         }),
         since: None,

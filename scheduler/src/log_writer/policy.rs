@@ -18,6 +18,8 @@ pub struct Policy {
     pub retry: Retry,
     /// Whether a final failure is an alert.
     pub alert_failed: bool,
+    /// How often a shard whose executor was lost goes to another one.
+    pub redeliveries: u32,
     /// How long one attempt may take; none: as long as it likes.
     pub timeout: Option<Duration>,
     /// How long a fire waits while there is no executor of the handler.
@@ -34,6 +36,7 @@ impl Default for Policy {
         Self {
             retry: Retry::default(),
             alert_failed: true,
+            redeliveries: 2,
             timeout: Some(Duration::from_secs(3600)),
             no_executor_wait: Duration::from_secs(120),
             fixed_delay: None,
@@ -70,6 +73,7 @@ impl Policy {
         Self {
             retry: spec.retry.clone(),
             alert_failed: spec.alert.contains(&AlertWhen::Failed),
+            redeliveries: spec.redeliveries,
             timeout: spec.timeout,
             no_executor_wait: spec.no_executor_wait,
             fixed_delay,

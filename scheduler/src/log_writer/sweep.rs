@@ -9,15 +9,18 @@
 mod chains;
 mod judge;
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use futures::StreamExt;
+use taskparty_common::name::Instance;
 use taskparty_nats::history::{ReadError, consumer_info, message, stream_info};
 use taskparty_nats::subject::LOG_WRITER;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use super::Parts;
 use super::batch::Batch;
@@ -27,6 +30,9 @@ use crate::store::{StoreError, ToCheck};
 
 /// Attempts that one sweep looks at.
 const LOOKS: u32 = 500;
+
+/// Executors that have gone whose attempts one sweep looks for.
+const MOST_GONE: usize = 200;
 
 /// Questions to NATS at once.
 const AT_ONCE: usize = 32;
@@ -72,11 +78,15 @@ async fn sweep(parts: &Parts, stop: &CancellationToken) -> Result<(), SweepError
     parts.decided.notify_one();
     while !stop.is_cancelled() {
         let Some(now) = time(parts).await? else { return Ok(()) };
-        let checks = parts.store.to_check(now, LOOKS).await?;
+        let mut checks = parts.store.to_check(now, LOOKS).await?;
+        let due = checks.len();
+        let known: HashSet<_> = checks.iter().map(key_of).collect();
+        let stranded = stranded(parts, now).await?;
+        checks.extend(stranded.into_iter().filter(|check| !known.contains(&key_of(check))));
         if checks.is_empty() {
             return Ok(());
         }
-        let whole = checks.len() == LOOKS as usize;
+        let whole = due == LOOKS as usize;
         let mut lines = Vec::with_capacity(checks.len());
         let mut judged = futures::stream::iter(checks)
             .map(|check| async move { (judge::judge(parts, &check, now).await, check) })
@@ -99,6 +109,25 @@ async fn sweep(parts: &Parts, stop: &CancellationToken) -> Result<(), SweepError
         }
     }
     Ok(())
+}
+
+fn key_of(check: &ToCheck) -> (Uuid, u32, u32) {
+    (check.run, check.shard, check.number)
+}
+
+/// Attempts that are for executors that have gone.
+async fn stranded(parts: &Parts, now: DateTime<Utc>) -> Result<Vec<ToCheck>, StoreError> {
+    if !parts.registry.is_ready() {
+        return Ok(Vec::new());
+    }
+    let targets = parts.store.targets().await?;
+    let live: HashSet<_> = parts.registry.instances().into_iter().map(|(_, one)| one).collect();
+    let gone: Vec<Instance> =
+        targets.into_iter().filter(|one| !live.contains(one)).take(MOST_GONE).collect();
+    if gone.is_empty() {
+        return Ok(Vec::new());
+    }
+    parts.store.stranded(&gone, now - judge::SEEN_BY_ALL, LOOKS).await
 }
 
 fn line(check: ToCheck, verdict: super::transition::Verdict, now: DateTime<Utc>) -> Line {

@@ -19,10 +19,10 @@ pub(super) const RUN: &str = "id, job, app, state, handler, lock_key, revision, 
 /// The columns of an attempt, likewise.
 pub(super) const ATTEMPT: &str = "run, shard, attempt, state, outcome, code, message, output, \
     truncated, retryable, instance, delivery, due_at, dispatched_at, start_by, started_at, \
-    ended_at, progress, notes, check_at, ending";
+    ended_at, progress, notes, check_at, ending, target, pinned, moved";
 
 /// How many those are.
-pub(super) const ATTEMPT_COLUMNS: usize = 21;
+pub(super) const ATTEMPT_COLUMNS: usize = 24;
 
 #[derive(Debug)]
 pub(super) struct Texts {
@@ -200,6 +200,9 @@ pub(super) fn attempt(row: &SqliteRow) -> Result<(Uuid, (u32, u32), Attempt), St
         notes: c.maybe_json()?.unwrap_or_default(),
         check_at: c.maybe_time()?,
         ending: c.maybe_json()?,
+        target: c.maybe_parsed(|text| Instance::new(text).ok())?,
+        pinned: c.flag()?,
+        moved: c.flag()?,
     };
     Ok((run, key, attempt))
 }

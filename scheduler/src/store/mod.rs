@@ -43,7 +43,7 @@ use identity::Identity;
 pub use outbox::{OutboxKind, Posting};
 pub use record::{
     AlertPart, Attempt, Decision, Digest, Ending, FiredPart, Note, PlannedPart, ProgressPart, Run,
-    SkippedPart,
+    SkippedPart, Then,
 };
 pub use rows::{AlertRow, AttemptRow, Page, PendingRow, RunDetail, RunFilter, RunRow};
 pub use save::Definition;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
+use taskparty_common::name::Instance;
 use uuid::Uuid;
 
 use super::load::RUN;
@@ -57,6 +58,8 @@ pub struct Posting {
     pub shard: u32,
     /// For a retry: the attempt to make.
     pub attempt: u32,
+    /// For a retry: the only executor that may have it.
+    pub target: Option<Instance>,
     /// For a trigger: when.
     pub due: Option<DateTime<Utc>>,
     /// For an alert: what it says.
@@ -95,8 +98,10 @@ impl Store {
         limit: u32,
     ) -> Result<Vec<Posting>, StoreError> {
         let rows = sqlx::query(
-            "SELECT id, kind, run, shard, attempt, due_at, tries FROM outbox WHERE next_at <= $1 \
-             ORDER BY next_at LIMIT $2",
+            "SELECT o.id, o.kind, o.run, o.shard, o.attempt, o.due_at, o.tries, a.target \
+             FROM outbox AS o LEFT JOIN attempts AS a ON a.run = o.run AND a.shard = o.shard \
+             AND a.attempt = o.attempt AND a.pinned WHERE o.next_at <= $1 \
+             ORDER BY o.next_at LIMIT $2",
         )
         .bind(ms(now))
         .bind(i64::from(limit))
@@ -120,6 +125,7 @@ impl Store {
                 due: c.maybe_time()?,
                 alert: None,
                 tries: c.count()?,
+                target: c.maybe_parsed(|text| Instance::new(text).ok())?,
             };
             if posting.kind == OutboxKind::Alert {
                 alerts.push(posting.id.clone());

@@ -179,6 +179,12 @@ pub struct Attempt {
     pub check_at: Option<DateTime<Utc>>,
     /// How it ends when no result comes before `check_at`.
     pub ending: Option<Ending>,
+    /// The executor that it is for; none: whoever takes it.
+    pub target: Option<Instance>,
+    /// It ends with that executor, and goes to no other.
+    pub pinned: bool,
+    /// That executor had gone, and the next attempt is another's. It is no retry.
+    pub moved: bool,
 }
 
 impl Attempt {
@@ -203,7 +209,16 @@ impl Attempt {
             notes: Vec::new(),
             check_at: None,
             ending: None,
+            target: None,
+            pinned: false,
+            moved: false,
         }
+    }
+
+    /// The attempt that follows this one, in `state`: what is pinned stays with its executor.
+    pub fn next(&self, state: RunState) -> Self {
+        let target = self.target.clone().filter(|_| self.pinned);
+        Self { target, pinned: self.pinned, ..Self::new(state) }
     }
 }
 
@@ -249,6 +264,28 @@ pub struct Ending {
     /// The sweep has made sure that its dispatch is not in the stream any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub removed: bool,
+    /// What follows.
+    #[serde(default, skip_serializing_if = "Then::is_retry")]
+    pub then: Then,
+}
+
+/// What follows an attempt that the sweep ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Then {
+    /// What the job's policy of retries says.
+    #[default]
+    Retry,
+    /// Another executor gets it, as far as the job's `redeliveries` go; that is no retry.
+    Move,
+    /// Nothing: nobody else may have it.
+    Nothing,
+}
+
+impl Then {
+    fn is_retry(&self) -> bool {
+        *self == Self::Retry
+    }
 }
 
 /// An alert to keep and to publish.

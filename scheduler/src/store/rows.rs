@@ -119,6 +119,12 @@ pub struct AttemptRow {
     pub retryable: bool,
     /// The executor.
     pub instance: Option<Instance>,
+    /// The executor that it was for; absent: whoever took it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<Instance>,
+    /// That executor had gone, and the next attempt, which is no retry, is another's.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub moved: bool,
     /// JetStream's delivery count.
     pub delivery: Option<u64>,
     /// For a retry: when it is triggered.
@@ -241,6 +247,8 @@ impl AttemptRow {
             truncated: attempt.truncated,
             retryable: attempt.retryable,
             instance: attempt.instance,
+            target: attempt.target,
+            moved: attempt.moved,
             delivery: attempt.delivery,
             due_at: attempt.due_at,
             dispatched_at: attempt.dispatched_at,

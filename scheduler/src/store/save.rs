@@ -193,6 +193,9 @@ fn bind_attempt(query: Bound, run: Uuid, key: (u32, u32), attempt: &Attempt) -> 
         .bind(Some(&attempt.notes).filter(|notes| !notes.is_empty()).and_then(json))
         .bind(attempt.check_at.map(ms))
         .bind(attempt.ending.as_ref().and_then(json))
+        .bind(attempt.target.as_ref().map(|target| target.as_str().to_owned()))
+        .bind(attempt.pinned)
+        .bind(attempt.moved)
 }
 
 /// Our own plain structs always have a JSON form.

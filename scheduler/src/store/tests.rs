@@ -64,7 +64,11 @@ fn run(n: u32) -> Run {
             code: Some(Code::ExecutorLost),
             message: "gone".into(),
             removed: true,
+            then: Then::Move,
         }),
+        target: Some(Instance::new("e1").unwrap()),
+        pinned: n.is_multiple_of(2),
+        moved: n.is_multiple_of(3),
         ..Attempt::new(state)
     };
     Run {
@@ -248,6 +252,8 @@ async fn no_list_and_no_question_of_the_sweep_walks_or_sorts_all_runs() {
     let mut questions: Vec<String> = filters.iter().map(list::list).collect();
     questions.push(list::OF_KEY.into());
     questions.push(watch::to_check_sql());
+    questions.push(watch::stranded_sql(3));
+    questions.push(watch::TARGETS.to_owned());
     questions.push(watch::last_of_chain_sql());
     for sql in questions {
         let rows = sqlx::query_as::<_, (i64, i64, i64, String)>(AssertSqlSafe(format!(

@@ -4,7 +4,7 @@
 use chrono::{DateTime, Utc};
 use sqlx::AssertSqlSafe;
 use sqlx::sqlite::SqliteRow;
-use taskparty_common::name::{App, Handler, JobId};
+use taskparty_common::name::{App, Handler, Instance, JobId};
 use taskparty_common::outcome::RunState;
 use uuid::Uuid;
 
@@ -59,6 +59,27 @@ impl Store {
         rows.iter().map(to_check).collect()
     }
 
+    /// The executors that open attempts are for, those that are being ended left out.
+    pub(crate) async fn targets(&self) -> Result<Vec<Instance>, StoreError> {
+        let rows = sqlx::query(TARGETS).fetch_all(self.readers()).await?;
+        rows.iter().map(|row| Columns::of(row).parsed(|text| Instance::new(text).ok())).collect()
+    }
+
+    /// Open attempts that were dispatched to one of `gone` by `before`, and that nobody ends yet.
+    pub(crate) async fn stranded(
+        &self,
+        gone: &[Instance],
+        before: DateTime<Utc>,
+        limit: u32,
+    ) -> Result<Vec<ToCheck>, StoreError> {
+        let mut query = sqlx::query(AssertSqlSafe(stranded_sql(gone.len()))).persistent(false);
+        query = query.bind(ms(before)).bind(i64::from(limit));
+        for instance in gone {
+            query = query.bind(instance.as_str().to_owned());
+        }
+        query.fetch_all(self.readers()).await?.iter().map(to_check).collect()
+    }
+
     /// The definition with this digest.
     pub(crate) async fn definition(&self, digest: &Digest) -> Result<Option<String>, StoreError> {
         Ok(sqlx::query_scalar("SELECT spec FROM definitions WHERE digest = $1")
@@ -111,12 +132,31 @@ fn to_check(row: &SqliteRow) -> Result<ToCheck, StoreError> {
 }
 
 pub(super) fn to_check_sql() -> String {
+    let which = "a.check_at IS NOT NULL AND a.check_at <= $1 ORDER BY a.check_at";
+    format!("{} WHERE {which} LIMIT $2", from())
+}
+
+/// In the words of the index `attempts_of_target`.
+pub(super) const TARGETS: &str =
+    "SELECT DISTINCT target FROM attempts WHERE target IS NOT NULL AND check_at IS NOT NULL";
+
+pub(super) fn stranded_sql(gone: usize) -> String {
+    let places: Vec<String> = (0..gone).map(|n| format!("${}", n + 3)).collect();
+    format!(
+        "{} WHERE a.target IN ({}) AND a.check_at IS NOT NULL AND a.ending IS NULL \
+         AND a.dispatched_at <= $1 LIMIT $2",
+        from(),
+        places.join(", ")
+    )
+}
+
+/// Attempts with what is to be known of their runs.
+fn from() -> String {
     let columns: Vec<String> =
         ATTEMPT.split(", ").map(|name| format!("a.{}", name.trim())).collect();
     format!(
         "SELECT {}, r.job, r.app, r.handler, r.definition FROM attempts AS a \
-         JOIN runs AS r ON r.id = a.run WHERE a.check_at IS NOT NULL AND a.check_at <= $1 \
-         ORDER BY a.check_at LIMIT $2",
+         JOIN runs AS r ON r.id = a.run",
         columns.join(", ")
     )
 }

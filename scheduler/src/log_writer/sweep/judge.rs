@@ -8,12 +8,16 @@ use taskparty_common::duration;
 use taskparty_common::name::Handler;
 use taskparty_common::outcome::{Code, Outcome, RunState};
 use taskparty_nats::history::{ReadError, Record, consumer_info, delete_message, last_by_subject};
+use taskparty_nats::subject::on_instance;
 
 use super::SweepError;
 use crate::log_writer::Parts;
 use crate::log_writer::policy::Policy;
 use crate::log_writer::transition::{Verdict, Watched, What};
-use crate::store::{Attempt, Ending, ToCheck};
+use crate::store::{Attempt, Ending, Then, ToCheck};
+
+/// An executor's entry is seen by every node this long after it was put.
+pub(super) const SEEN_BY_ALL: TimeDelta = TimeDelta::seconds(5);
 
 /// The shortest time until the next look.
 const SOON: Duration = Duration::from_secs(1);
@@ -44,6 +48,9 @@ pub(super) async fn judge(
         (Some(ending), _, Some(handler)) => {
             let lease = parts.config.lease;
             remove_and_end(parts, check, handler, now, ending.clone(), lease).await?
+        }
+        (None, _, Some(handler)) if is_gone(parts, check, now) => {
+            executor_gone(parts, check, handler, now).await?
         }
         (None, RunState::Running, Some(handler)) => {
             running(parts, check, handler, &policy, now).await?
@@ -95,8 +102,13 @@ async fn not_started(
     } else if dispatch(parts, check, handler).await?.is_none() {
         // Done, or gone with its stream. If it is done, its result was stored before, and comes.
         let message = "its work is no longer in NATS, and no result came: the stream, or what was in it, was deleted";
-        let ending =
-            Ending { outcome: Outcome::Lost, code: None, message: message.into(), removed: true };
+        let ending = Ending {
+            outcome: Outcome::Lost,
+            code: None,
+            message: message.into(),
+            removed: true,
+            then: Then::Retry,
+        };
         return Ok(What::EndAt(later(now, parts.config.lease), ending));
     } else {
         let rest = match absent {
@@ -116,7 +128,47 @@ fn next_look(attempt: &Attempt, now: DateTime<Utc>, rest: Duration) -> DateTime<
 }
 
 fn not_started_ending(code: Code, message: String) -> Ending {
-    Ending { outcome: Outcome::NotStarted, code: Some(code), message, removed: false }
+    let outcome = Outcome::NotStarted;
+    Ending { outcome, code: Some(code), message, removed: false, then: Then::Retry }
+}
+
+/// Whether this attempt is for an executor that has gone. One whose entry is so new that not every
+/// node has seen it has not.
+fn is_gone(parts: &Parts, check: &ToCheck, now: DateTime<Utc>) -> bool {
+    let Some(target) = &check.attempt.target else { return false };
+    let seen = check.attempt.dispatched_at.is_some_and(|at| now - at >= SEEN_BY_ALL);
+    seen && parts.registry.is_ready() && !parts.registry.lives(&check.app, target)
+}
+
+/// For an executor that has gone: another one gets it, unless it is pinned.
+///
+/// *Invariant: nobody else gets it while that one can still have it.* Its message is removed, and
+/// where it may have had that, a lease passes: if it is only cut off its lease ends too, and a result
+/// that it could store before counts.
+async fn executor_gone(
+    parts: &Parts,
+    check: &ToCheck,
+    handler: &Handler,
+    now: DateTime<Utc>,
+) -> Result<What, ReadError> {
+    let who = check.attempt.target.as_ref().map_or("its executor".into(), ToString::to_string);
+    let then = if check.attempt.pinned { Then::Nothing } else { Then::Move };
+    let ending = |outcome, message: String| Ending {
+        outcome,
+        code: Some(Code::ExecutorLost),
+        message,
+        removed: true,
+        then,
+    };
+    Ok(match remove(parts, check, handler).await? {
+        Removed::Untouched => {
+            What::End(ending(Outcome::NotStarted, format!("{who} has gone before it began")))
+        }
+        Removed::Delivered | Removed::Absent => {
+            let ending = ending(Outcome::Lost, format!("{who} has gone, and gave no result"));
+            What::EndAt(later(now, parts.config.lease), ending)
+        }
+    })
 }
 
 /// At work by the last that was heard.
@@ -134,6 +186,7 @@ async fn running(
         code: Some(Code::ExecutorLost),
         message,
         removed: true,
+        then: Then::Retry,
     };
     if let Some(timeout) = policy.timeout {
         remove(parts, check, handler).await?;
@@ -183,7 +236,8 @@ async fn remove(parts: &Parts, check: &ToCheck, handler: &Handler) -> Result<Rem
         return Ok(Removed::Absent);
     }
     // Asked after the removal: what was not delivered by now never will be.
-    let consumer = consumer_info(nats.js(), &stream, handler.as_str()).await?;
+    let name = check.attempt.target.as_ref().map_or(handler.to_string(), on_instance);
+    let consumer = consumer_info(nats.js(), &stream, &name).await?;
     let untouched = consumer.is_some_and(|consumer| consumer.delivered < found.seq);
     Ok(if untouched { Removed::Untouched } else { Removed::Delivered })
 }
@@ -197,7 +251,11 @@ async fn dispatch(
     let nats = parts.buckets.nats();
     let names = nats.names();
     let stream = names.dispatch_stream(&check.app);
-    let subject = names.dispatch(&check.app, handler, check.run, check.shard, check.number);
+    let (run, shard, number) = (check.run, check.shard, check.number);
+    let subject = match &check.attempt.target {
+        Some(target) => names.direct(&check.app, target, handler, run, shard, number),
+        None => names.dispatch(&check.app, handler, run, shard, number),
+    };
     match last_by_subject(nats.js(), &stream, &subject).await {
         Err(ReadError::NoStream(_)) => Ok(None),
         found => found,
@@ -205,9 +263,9 @@ async fn dispatch(
 }
 
 /// For how long there has been no executor of the handler; none while there is one, or while it
-/// is not known.
+/// is not known. Work for one executor alone waits for that one.
 fn absent_for(parts: &Parts, check: &ToCheck, handler: &Handler) -> Option<Duration> {
-    if !parts.registry.is_ready() {
+    if !parts.registry.is_ready() || check.attempt.target.is_some() {
         return None;
     }
     parts.registry.absent_since(&check.app, handler).map(|since| since.elapsed())

@@ -7,7 +7,7 @@ use taskparty_common::outcome::{Code, Outcome, RunState, SkipReason, TriggerResu
 
 use super::{Effect, START_SLACK, Setting, after};
 use crate::store::{
-    Attempt, Digest, Ending, FiredPart, Note, PlannedPart, ProgressPart, Run, SkippedPart,
+    Attempt, Digest, Ending, FiredPart, Note, PlannedPart, ProgressPart, Run, SkippedPart, Then,
 };
 
 /// The most late results that are kept of one attempt.
@@ -120,6 +120,8 @@ fn dispatched(
     }
     attempt.dispatched_at = Some(fired.fired_at);
     attempt.start_by = fired.start_by;
+    attempt.target = fired.plan.target(key.0).cloned();
+    attempt.pinned = fired.plan.pinned;
     effect.touch(key);
     if attempt.outcome.is_some() || attempt.state == RunState::Running {
         return;
@@ -158,6 +160,7 @@ fn ending(attempt: &mut Attempt, code: Option<Code>, fired: &Fired) {
         code,
         message: fired.message.clone(),
         removed: false,
+        then: Then::Retry,
     });
 }
 

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 use taskparty_common::duration;
-use taskparty_common::outcome::{RunState, SkipReason, Trigger, TriggerResult};
+use taskparty_common::outcome::{Code, RunState, SkipReason, Trigger, TriggerResult};
 
 use super::{Effect, RETRY_AGAIN_AFTER, Setting, after};
 use crate::log_writer::ids;
-use crate::store::{AlertPart, Attempt, Decision, Run};
+use crate::store::{AlertPart, Attempt, Decision, FiredPart, Run};
 
 pub(super) fn settle(run: &mut Run, setting: &Setting<'_>, effect: &mut Effect) {
     run.started_at = run.attempts.values().filter_map(|attempt| attempt.started_at).min();
@@ -63,16 +63,25 @@ fn last_attempts(attempts: &BTreeMap<(u32, u32), Attempt>, shards: u32) -> BTree
 fn retry(run: &Run, shard: u32, last: u32, setting: &Setting<'_>) -> Option<Attempt> {
     let attempt = run.attempts.get(&(shard, last))?;
     let policy = &setting.policy.retry;
-    let may = attempt.outcome?.may_retry() && attempt.retryable && last <= policy.max;
-    if !may {
-        return None;
-    }
-    let delay = policy.delay(last, ids::chance(run.id, shard, last));
-    let due = after(setting.now, delay);
-    let mut next = Attempt::new(RunState::Retrying);
+    let tries = tries(run, shard, last);
+    let may = attempt.outcome?.may_retry() && attempt.retryable && tries <= policy.max;
+    let due = match attempt.moved {
+        true => setting.now,
+        false if may => after(setting.now, policy.delay(tries, ids::chance(run.id, shard, last))),
+        false => return None,
+    };
+    let mut next = attempt.next(RunState::Retrying);
     next.due_at = Some(due);
     next.check_at = due.checked_add_signed(RETRY_AGAIN_AFTER);
     Some(next)
+}
+
+/// Which try attempt `last` of `shard` is: those that went to another executor do not count. (One
+/// that is not known yet does: only what the sweep itself has ended has moved.)
+fn tries(run: &Run, shard: u32, last: u32) -> u32 {
+    let before = run.attempts.range((shard, 0)..=(shard, last));
+    let moved = before.filter(|(_, attempt)| attempt.moved).count();
+    last.saturating_sub(u32::try_from(moved).unwrap_or(u32::MAX))
 }
 
 /// The run has reached its end: what people and other runs are told.
@@ -80,7 +89,11 @@ fn finish(run: &mut Run, setting: &Setting<'_>, effect: &mut Effect) {
     let ended = run.attempts.values().filter_map(|attempt| attempt.ended_at).max();
     run.ended_at = ended.or(run.fired.as_ref().map(|fired| fired.fired_at)).or(Some(setting.now));
     if run.state.is_failure() {
-        run.code = decisive(run).and_then(|(_, attempt)| attempt.code);
+        // A run without a shard has no attempt to say it.
+        let nobody =
+            |fired: &FiredPart| fired.shards == 0 && fired.result == TriggerResult::NoExecutor;
+        let nobody = run.fired.as_ref().is_some_and(nobody).then_some(Code::NoExecutor);
+        run.code = decisive(run).map_or(nobody, |(_, attempt)| attempt.code);
     }
     if run.state.is_failure() && setting.policy.alert_failed {
         effect.decisions.push(Decision::Alert(alert(run, setting.now)));
@@ -142,11 +155,17 @@ fn sentence(run: &Run) -> String {
     };
     let mut text = format!("{} {how}", run.job);
     let shards = run.fired.as_ref().map_or(0, |fired| fired.shards);
-    let Some((shard, attempt)) = decisive(run) else { return text };
+    let Some((shard, attempt)) = decisive(run) else {
+        if let Some(fired) = run.fired.as_ref().filter(|fired| !fired.message.is_empty()) {
+            text.push_str(&format!(": {}", fired.message));
+        }
+        return text;
+    };
     if shards > 1 {
         text.push_str(&format!(" in shard {shard} of {shards}"));
     }
-    let tries = run.attempts.keys().filter(|(of, _)| *of == shard).count();
+    let of_shard = run.attempts.iter().filter(|((of, _), attempt)| *of == shard && !attempt.moved);
+    let tries = of_shard.count();
     if tries > 1 {
         text.push_str(&format!(" after {tries} attempts"));
     }

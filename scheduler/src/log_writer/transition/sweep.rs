@@ -4,11 +4,11 @@
 //! *Invariant: a verdict on an attempt that is no longer as it was seen changes nothing.*
 
 use chrono::{DateTime, Utc};
-use taskparty_common::outcome::RunState;
+use taskparty_common::outcome::{Outcome, RunState};
 use uuid::Uuid;
 
 use super::{Effect, RETRY_AGAIN_AFTER, Setting, record};
-use crate::store::{Attempt, Decision, Ending, Run};
+use crate::store::{Attempt, Decision, Ending, Run, Then};
 
 /// What the sweep says of one attempt.
 #[derive(Debug, Clone, PartialEq)]
@@ -58,6 +58,7 @@ pub enum What {
 
 pub(super) fn apply(run: &mut Run, verdict: &Verdict, setting: &Setting<'_>, effect: &mut Effect) {
     let key = (verdict.shard, verdict.attempt);
+    let lost_before = lost_before(run, key);
     let Some(attempt) = run.attempts.get_mut(&key) else { return };
     if attempt.outcome.is_some() || Watched::of(attempt) != verdict.seen {
         return;
@@ -75,6 +76,10 @@ pub(super) fn apply(run: &mut Run, verdict: &Verdict, setting: &Setting<'_>, eff
         }
         What::End(ending) => {
             record::end(attempt, ending.outcome, ending.code, &ending.message, setting.now);
+            let untouched = ending.outcome == Outcome::NotStarted;
+            attempt.moved = ending.then == Then::Move
+                && (untouched || lost_before < setting.policy.redeliveries);
+            attempt.retryable &= ending.then != Then::Nothing;
             effect.touch(key);
         }
         What::RetryAgain => {
@@ -88,4 +93,12 @@ pub(super) fn apply(run: &mut Run, verdict: &Verdict, setting: &Setting<'_>, eff
             });
         }
     }
+}
+
+/// How many executors had this shard before this attempt and went away, since its last retry.
+fn lost_before(run: &Run, (shard, number): (u32, u32)) -> u32 {
+    let before = run.attempts.range((shard, 0)..(shard, number)).rev();
+    let moved = before.map(|(_, attempt)| attempt).take_while(|attempt| attempt.moved);
+    let lost = moved.filter(|attempt| attempt.outcome == Some(Outcome::Lost)).count();
+    u32::try_from(lost).unwrap_or(u32::MAX)
 }

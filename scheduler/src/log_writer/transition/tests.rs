@@ -1,4 +1,5 @@
 mod orders;
+mod routed;
 
 use super::*;
 use chrono::DateTime;
@@ -8,7 +9,7 @@ use taskparty_common::fire::{Plan, Skipped};
 use taskparty_common::name::{Handler, Instance};
 use taskparty_common::outcome::{Code, Outcome, SkipReason, Trigger, TriggerResult};
 
-use crate::store::Ending;
+use crate::store::{Ending, Then};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -272,6 +273,7 @@ fn a_verdict_of_the_sweep_on_what_has_moved_on_changes_nothing() {
         code: Some(Code::StartDeadline),
         message: "It had not started in time.".into(),
         removed: true,
+        then: Then::Retry,
     };
     let verdict = Event::Sweep(Verdict {
         run: run_id(),
