@@ -157,7 +157,8 @@ pub(crate) struct NextArgs {
 Examples:
   taskparty job trigger nightly-settlement
   taskparty job trigger nightly-settlement --params '{\"day\": \"2027-01-31\"}'
-  taskparty job trigger send-reminder --in 30m --key order-1234"
+  taskparty job trigger send-reminder --in 30m --key order-1234
+  taskparty job trigger refresh-cache --instance web-1-5f0c2a"
 )]
 pub(crate) struct TriggerArgs {
     /// The job's id.
@@ -174,8 +175,9 @@ pub(crate) struct TriggerArgs {
     /// Your own name for this trigger: the same key triggers once.
     #[arg(long, value_name = "KEY")]
     pub(crate) key: Option<String>,
-    /// Not yet: only this executor.
-    #[arg(long, hide = true)]
+    /// Only this executor, whatever the job's route; `taskparty executor list` shows them. It goes to
+    /// no other one: if that executor goes away, the run ends.
+    #[arg(long, value_name = "ID")]
     pub(crate) instance: Option<String>,
     /// Not yet: another overlap policy for this run.
     #[arg(long, hide = true)]

@@ -12,7 +12,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use taskparty_common::duration;
 use taskparty_common::fire::{FireId, Intent, Scheduled, TriggerRequest};
 use taskparty_common::job::{Job, MAX_PARAMS};
-use taskparty_common::name::{JobId, Key};
+use taskparty_common::name::{Instance, JobId, Key};
 use taskparty_common::outcome::Trigger;
 use taskparty_nats::history;
 use taskparty_nats::publish::Draft;
@@ -22,8 +22,9 @@ use uuid::Uuid;
 
 use super::Api;
 use super::definitions::{job_id, refused, unreadable};
+use super::live;
 use super::problem::{Code, Problem};
-use super::wire::{TriggerJob, Triggered};
+use super::wire::{Nothing, TriggerJob, Triggered};
 
 /// How far ahead a trigger may be.
 const FURTHEST: TimeDelta = TimeDelta::days(3660);
@@ -33,6 +34,9 @@ const LOOK: Duration = Duration::from_secs(3);
 
 /// How long it is tried to tell history of a trigger that waits.
 const ANNOUNCE: Duration = Duration::from_secs(4);
+
+/// Executors that an error names.
+const SHOWN: usize = 10;
 
 /// The header that says which call a trigger came from.
 const CALL: &str = "Taskparty-Call";
@@ -55,8 +59,13 @@ pub(super) async fn trigger(api: &Api, request: TriggerJob) -> Result<Triggered,
     {
         return Ok(found);
     }
+    let instance = match &request.instance {
+        None => None,
+        Some(instance) => Some(live_executor(api, &job, instance).await?),
+    };
     let trigger_id = key.as_ref().map_or_else(|| Uuid::now_v7().to_string(), ToString::to_string);
     let message = message(api, &job, &trigger_id, (due, now), params, request.by);
+    let message = TriggerRequest { instance, ..message };
     let made = Triggered {
         run: message.run,
         job: id.to_string(),
@@ -112,6 +121,30 @@ fn params(params: Option<&Value>) -> Result<Option<Box<RawValue>>, Problem> {
         return Err(Problem { code: Code::TooLarge, ..Problem::field("params", None, problem) });
     }
     Ok(Some(raw))
+}
+
+/// The live executor `instance`, if it takes work for the job: one that is not there now never
+/// will be.
+async fn live_executor(api: &Api, job: &Job, instance: &str) -> Result<Instance, Problem> {
+    let wrong = |problem: String| Problem::field("instance", Some(instance.into()), problem);
+    let wanted = Instance::new(instance).map_err(|error| wrong(error.to_string()))?;
+    let (app, handler) = (&job.spec.app, &job.spec.handler);
+    let live = live::executors(api, Nothing {}).await?.items.into_iter();
+    let takers = live.filter(|entry| {
+        entry.app == *app && !entry.draining && entry.handlers.contains_key(handler)
+    });
+    let takers: Vec<Instance> = takers.map(|entry| entry.instance).collect();
+    if takers.contains(&wanted) {
+        return Ok(wanted);
+    }
+    let known = takers.iter().take(SHOWN).map(Instance::as_str).collect::<Vec<_>>().join(", ");
+    Err(wrong(match takers.len() {
+        0 => format!("no executor of {app}/{handler} is live"),
+        count if count > SHOWN => {
+            format!("no live executor of {app}/{handler} has this id; of {count} some are {known}")
+        }
+        _ => format!("no live executor of {app}/{handler} has this id; those are {known}"),
+    }))
 }
 
 /// When it is due; none: now.

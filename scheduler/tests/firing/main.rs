@@ -11,4 +11,5 @@ mod on_time;
 mod overlap;
 mod recovery;
 mod rig;
+mod routes;
 mod triggers;

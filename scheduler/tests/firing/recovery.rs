@@ -12,7 +12,7 @@ use taskparty_nats::topology::{Topology, TopologyConfig};
 use crate::rig::{Rig, assert_complete, job};
 
 /// The intent of a scheduler that dies right after it took the lock.
-fn intent(
+pub(crate) fn intent(
     job: &taskparty_common::job::Job,
     revision: u64,
     at: chrono::DateTime<chrono::Utc>,

@@ -20,7 +20,6 @@ pub(super) async fn run(
     clock: &Clock,
 ) -> Outcome {
     for (given, option) in [
-        (args.instance.is_some(), "--instance"),
         (args.overlap.is_some(), "--overlap"),
         (args.wait, "--wait"),
     ] {
@@ -37,6 +36,7 @@ pub(super) async fn run(
         delay: args.delay,
         at: args.at.as_ref().map(|text| instant("--at", text)).transpose()?,
         key: args.key,
+        instance: args.instance,
         by: config.who.clone(),
     };
     with_client(config, |client| async move {

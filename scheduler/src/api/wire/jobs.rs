@@ -274,6 +274,9 @@ pub struct TriggerJob {
     /// The caller's own name for it: the same key triggers once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// The only executor that may run it, whatever the job's route: its instance id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
     /// Who asks.
     #[serde(default)]
     pub by: String,
