@@ -11,5 +11,6 @@ mod full;
 mod network;
 mod restart;
 mod rig;
+mod routes;
 mod shop;
 mod sql;

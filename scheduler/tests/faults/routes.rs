@@ -1,0 +1,405 @@
+//! Routes, broadcasts and shards on real executors, while executors join, leave and die: R8, R9,
+//! and what is for one executor alone when that is killed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use taskparty_common::name::Instance;
+use taskparty_common::outcome::{Code, RunState};
+use taskparty_executor::{Context, Executor, HandlerError, slots};
+use taskparty_nats::history::consumer_info;
+use taskparty_scheduler::store::{AttemptRow, RunDetail};
+use tokio::sync::Semaphore;
+use uuid::Uuid;
+
+use crate::rig::{Running, Site, job, until};
+use crate::shop::{Shop, executor};
+
+const URL: &str = "TASKPARTY_TEST_URL";
+const INSTANCE: &str = "TASKPARTY_TEST_INSTANCE";
+
+fn instance(name: &str) -> Instance {
+    Instance::new(name).unwrap()
+}
+
+/// An executor of that name: `who` says who ran it, `stuck` never ends where its params name it.
+fn named(url: &str, name: &str) -> Executor {
+    let stuck_at = async |ctx: &Context, name: &str| {
+        if ctx.instance().as_str() == name {
+            std::future::pending::<()>().await;
+        }
+    };
+    executor(url)
+        .instance(instance(name))
+        .handler_with("who", slots(8), |ctx: Context, ms: u64| async move {
+            tokio::time::sleep(Duration::from_millis(ms)).await;
+            Ok(ctx.instance().clone())
+        })
+        .handler_with("stuck", slots(1), move |ctx: Context, name: String| async move {
+            stuck_at(&ctx, &name).await;
+            Ok((ctx.instance().clone(), ctx.shard_index(), ctx.shard_total()))
+        })
+}
+
+/// What executor processes run: this test binary, asked for this one test.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a process of its own, for the tests below"]
+async fn executor_process() {
+    let (Ok(url), Ok(name)) = (std::env::var(URL), std::env::var(INSTANCE)) else { return };
+    named(&url, &name).run(std::future::pending::<()>()).await.unwrap();
+}
+
+/// A process that is killed with the test.
+struct Process(Child);
+
+impl Process {
+    fn start(site: &Site, name: &str) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "routes::executor_process", "--ignored", "--nocapture"]);
+        command.env(URL, site.url()).env(INSTANCE, name);
+        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Site {
+    fn named(&self, name: &str) -> Shop {
+        Shop::run(named(&self.url(), name))
+    }
+
+    /// `job.trigger` over the API, as everybody does it.
+    async fn trigger(&self, request: Value) -> Uuid {
+        let subject = self.nats.names().api("job", "trigger");
+        let answer = self.nats.client().request(subject, request.to_string().into()).await.unwrap();
+        let answer: Value = serde_json::from_slice(&answer.payload).unwrap();
+        serde_json::from_value(answer["run"].clone()).unwrap_or_else(|_| panic!("{answer:#}"))
+    }
+
+    /// The run, when it is such.
+    async fn run(&self, run: Uuid, wanted: impl Fn(&RunDetail) -> bool) -> RunDetail {
+        until("the run", async || {
+            let found = self.store().await.run(run).await.ok()??;
+            wanted(&found).then_some(found)
+        })
+        .await
+    }
+
+    async fn ended(&self, run: Uuid) -> RunDetail {
+        self.run(run, |run| run.run.state.is_terminal()).await
+    }
+
+    /// Triggers `job` so often, one after the other, and says who ran it.
+    async fn who(&self, job: &str, times: usize) -> String {
+        let mut who = Vec::new();
+        for _ in 0..times {
+            let run = self.ended(self.trigger(json!({ "id": job })).await).await;
+            assert_eq!(run.run.state, RunState::Succeeded, "{run:#?}");
+            who.extend(run.attempt_rows.iter().map(by));
+        }
+        who.join(" ")
+    }
+
+    /// Waits until no consumer is left for an executor that has gone.
+    async fn consumer_is_removed(&self, name: &str) {
+        let app = taskparty_common::name::App::new("shop").unwrap();
+        let stream = self.nats.names().dispatch_stream(&app);
+        let consumer = format!("on_{name}");
+        until("the end of a consumer", async || {
+            consumer_info(self.nats.js(), &stream, &consumer).await.ok()?.is_none().then_some(())
+        })
+        .await;
+    }
+}
+
+fn by(row: &AttemptRow) -> String {
+    row.instance.as_ref().map_or("-".into(), ToString::to_string)
+}
+
+/// Waits until `node` sees just these executors.
+async fn sees(node: &Running, names: &[&str]) {
+    let names: BTreeSet<&str> = names.iter().copied().collect();
+    until("the executors", async || {
+        let live = node.node.registry().entries();
+        let live: BTreeSet<&str> = live.iter().map(|entry| entry.instance.as_str()).collect();
+        (live == names).then_some(())
+    })
+    .await;
+}
+
+/// The attempts of each shard: state, code and who ran it.
+fn told(run: &RunDetail) -> BTreeMap<u32, Vec<(RunState, Option<Code>, String)>> {
+    let mut told: BTreeMap<u32, Vec<_>> = BTreeMap::new();
+    for row in &run.attempt_rows {
+        told.entry(row.shard).or_default().push((row.state, row.code, by(row)));
+    }
+    told
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_route_finds_its_executor_while_one_joins_and_one_leaves() {
+    let site = Site::single().await;
+    let node = site.node().await;
+    let (a, b) = (site.named("a"), site.named("b"));
+    sees(&node, &["a", "b"]).await;
+    let routes = [
+        "any",
+        "first",
+        "last",
+        "round_robin",
+        "random",
+        "consistent_hash",
+        "failover",
+        "least_frequently_used",
+        "least_recently_used",
+        "busyover",
+        "broadcast",
+    ];
+    for route in routes {
+        let more = json!({ "route": route, "params": 1, "schedule": null });
+        site.save(job(route, "who", more)).await;
+    }
+    let more = json!({ "shards": "executors", "params": 1, "schedule": null });
+    site.save(job("shared", "who", more)).await;
+    let turns =
+        json!({ "route": "round_robin", "overlap": "queue", "params": 50, "schedule": null });
+    site.save(job("in-turn", "who", turns)).await;
+
+    let mut asked: BTreeMap<&str, [String; 3]> = BTreeMap::new();
+    let ask = async |asked: &mut BTreeMap<&str, [String; 3]>, phase: usize| {
+        let who = futures::future::join_all(routes.map(|route| site.who(route, 4))).await;
+        for (route, who) in routes.iter().zip(who) {
+            asked.entry(*route).or_default()[phase] = who;
+        }
+    };
+    ask(&mut asked, 0).await;
+    // At rest a job whose runs wait for each other takes turns as any other.
+    let runs =
+        futures::future::join_all((0..6).map(|_| site.trigger(json!({ "id": "in-turn" })))).await;
+    let mut ran = Vec::new();
+    for run in runs {
+        let run = site.ended(run).await;
+        ran.push((run.attempt_rows[0].started_at, by(&run.attempt_rows[0])));
+    }
+    ran.sort();
+    let ran: Vec<&str> = ran.iter().map(|(_, who)| who.as_str()).collect();
+    assert_eq!(ran, ["a", "b", "a", "b", "a", "b"]);
+
+    let c = site.named("c");
+    sees(&node, &["a", "b", "c"]).await;
+    ask(&mut asked, 1).await;
+    let shared = site.ended(site.trigger(json!({ "id": "shared" })).await).await;
+    assert_eq!((shared.run.shards, shared.run.state), (Some(3), RunState::Succeeded));
+    a.close().await;
+    sees(&node, &["b", "c"]).await;
+    ask(&mut asked, 2).await;
+
+    for (route, wanted) in [
+        ("first", ["a a a a", "a a a a", "b b b b"]),
+        ("failover", ["a a a a", "a a a a", "b b b b"]),
+        ("busyover", ["a a a a", "a a a a", "b b b b"]),
+        ("last", ["b b b b", "c c c c", "c c c c"]),
+        ("round_robin", ["a b a b", "c a b c", "b c b c"]),
+        ("least_recently_used", ["a b a b", "c a b c", "b c b c"]),
+        ("least_frequently_used", ["a b a b", "c a b c", "b c b c"]),
+        ("broadcast", ["a b a b a b a b", "a b c a b c a b c a b c", "b c b c b c b c"]),
+    ] {
+        assert_eq!(asked[route], wanted, "{route}");
+    }
+    let hashed = &asked["consistent_hash"];
+    let only = |who: &String| who.split(' ').collect::<BTreeSet<_>>().len() == 1;
+    assert!(hashed.iter().all(only), "{hashed:?}");
+    assert!(hashed[1] == hashed[0] || hashed[1].starts_with('c'), "{hashed:?}");
+    assert!(hashed[2] == hashed[1] || hashed[1].starts_with('a'), "{hashed:?}");
+    for route in ["any", "random"] {
+        assert!(!asked[route][0].contains(['c', '-']) && !asked[route][2].contains(['a', '-']));
+    }
+    site.consumer_is_removed("a").await;
+    b.close().await;
+    c.close().await;
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_a_killed_executor_and_what_ran_there_goes_to_another_and_a_broadcast_does_not()
+ {
+    let site = Site::single().await;
+    let node = site.node().await;
+    let mut killed = Process::start(&site, "a");
+    let other = site.named("b");
+    sees(&node, &["a", "b"]).await;
+    let more = |more: Value| {
+        let mut all = json!({ "params": "a", "redeliveries": 1, "schedule": null });
+        all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        all
+    };
+    site.save(job("first", "stuck", more(json!({ "route": "first" })))).await;
+    let retried = json!({ "route": "broadcast", "retry": { "max": 5, "initial": "100ms" } });
+    site.save(job("all", "stuck", more(retried))).await;
+    let running = site.trigger(json!({ "id": "first" })).await;
+    site.run(running, |run| run.run.state == RunState::Running).await;
+    // One waits in its hands, the others in the stream.
+    let mut waiting = Vec::new();
+    for _ in 0..4 {
+        waiting.push(site.trigger(json!({ "id": "first" })).await);
+    }
+    let everywhere = site.trigger(json!({ "id": "all" })).await;
+    let pinned = site.trigger(json!({ "id": "first", "instance": "a" })).await;
+    site.run(everywhere, |run| run.attempt_rows.iter().any(|row| row.outcome.is_some())).await;
+    site.run(pinned, |run| !run.attempt_rows.is_empty()).await;
+    killed.kill();
+
+    let run = site.ended(running).await;
+    let gone = Some(Code::ExecutorLost);
+    assert_eq!(
+        told(&run)[&0],
+        [(RunState::Lost, gone, "a".into()), (RunState::Succeeded, None, "b".into())],
+        "{run:#?}"
+    );
+    assert!(run.attempt_rows[0].moved && run.attempt_rows[0].target == Some(instance("a")));
+    let mut untouched = 0;
+    for run in waiting {
+        let run = site.ended(run).await;
+        assert_eq!(run.run.state, RunState::Succeeded, "{run:#?}");
+        assert_eq!((run.attempt_rows.len(), by(&run.attempt_rows[1])), (2, "b".into()));
+        untouched += usize::from(run.attempt_rows[0].state == RunState::NotStarted);
+    }
+    assert!(untouched >= 2, "what nobody had begun is not lost");
+    let run = site.ended(everywhere).await;
+    let told = told(&run);
+    assert_eq!(told[&1], [(RunState::Succeeded, None, "b".into())]);
+    assert_eq!((told[&0].len(), told[&0][0].1), (1, gone), "no retry brings it back: {run:#?}");
+    assert!(matches!(run.run.state, RunState::Lost | RunState::NotStarted), "{run:#?}");
+    let run = site.ended(pinned).await;
+    assert_eq!((run.attempt_rows.len(), run.run.code), (1, gone), "{run:#?}");
+    assert_eq!(site.work_left().await, 0);
+    site.consumer_is_removed("a").await;
+    let live = json!({ "id": "first", "instance": "a" });
+    let subject = site.nats.names().api("job", "trigger");
+    let refused = site.nats.client().request(subject, live.to_string().into()).await.unwrap();
+    let refused = String::from_utf8(refused.payload.to_vec()).unwrap();
+    assert!(
+        refused.contains("no live executor of shop/stuck") && refused.contains('b'),
+        "{refused}"
+    );
+    other.close().await;
+    node.stop().await;
+}
+
+/// R8: one of three is dead, and still registered.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_executor_that_is_still_registered_costs_a_broadcast_its_shard_and_other_shards_nothing()
+ {
+    let site = Site::single().await;
+    let node = site.node().await;
+    let mut dead = Process::start(&site, "a");
+    let (b, c) = (site.named("b"), site.named("c"));
+    sees(&node, &["a", "b", "c"]).await;
+    for (id, more) in [
+        ("all", json!({ "route": "broadcast", "retry": { "max": 2, "initial": "100ms" } })),
+        ("shared", json!({ "shards": "executors" })),
+        ("alive", json!({ "route": "failover" })),
+        ("hashed", json!({ "shards": 8, "route": "consistent_hash" })),
+    ] {
+        let mut more = more;
+        more["params"] = json!(1);
+        more["schedule"] = Value::Null;
+        site.save(job(id, "who", more)).await;
+    }
+    dead.kill();
+    let trigger = async |id: &str| site.trigger(json!({ "id": id })).await;
+    let (all, shared, alive, hashed) =
+        tokio::join!(trigger("all"), trigger("shared"), trigger("alive"), trigger("hashed"));
+    assert_eq!(node.node.registry().entries().len(), 3, "it is registered still");
+    let alive = site.ended(alive).await;
+    assert_eq!(told(&alive)[&0], [(RunState::Succeeded, None, "b".into())], "asked, not guessed");
+    let shared = site.ended(shared).await;
+    assert_eq!((shared.run.state, shared.run.shards), (RunState::Succeeded, Some(3)));
+    assert!(shared.attempt_rows.iter().all(|row| row.attempt == 1), "nobody waited for the dead");
+    let all = site.ended(all).await;
+    let ends: Vec<_> = told(&all).into_values().collect();
+    let ended = |who: &str| vec![(RunState::Succeeded, None, who.to_owned())];
+    let gone = vec![(RunState::NotStarted, Some(Code::ExecutorLost), "-".to_owned())];
+    assert_eq!(ends, [gone, ended("b"), ended("c")], "{all:#?}");
+    assert_eq!((all.run.state, all.run.code), (RunState::NotStarted, Some(Code::ExecutorLost)));
+    let hashed = site.ended(hashed).await;
+    assert_eq!((hashed.run.state, hashed.run.shards), (RunState::Succeeded, Some(8)));
+    let moved: Vec<_> = hashed.attempt_rows.iter().filter(|row| row.moved).collect();
+    assert!(!moved.is_empty() && moved.iter().all(|row| row.target == Some(instance("a"))));
+    b.close().await;
+    c.close().await;
+    node.stop().await;
+}
+
+/// R9: executors come and go while the shards of one run go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_comes_and_goes_during_a_run_changes_neither_its_shards_nor_their_total() {
+    let site = Site::single().await;
+    let node = site.node().await;
+    let gate = std::sync::Arc::new(Semaphore::new(0));
+    let run = |name: &str| {
+        let gate = gate.clone();
+        let piece = move |ctx: Context, (): ()| {
+            let gate = gate.clone();
+            async move {
+                gate.acquire().await?.forget();
+                match ctx.shard_index() {
+                    1 if ctx.attempt() == 1 => Err(HandlerError::retry("the first time it fails")),
+                    index => Ok((index, ctx.shard_total())),
+                }
+            }
+        };
+        let executor = executor(&site.url()).instance(instance(name));
+        Shop::run(executor.handler_with("piece", slots(1), piece))
+    };
+    let (a, b) = (run("a"), run("b"));
+    sees(&node, &["a", "b"]).await;
+    let retry = json!({ "max": 1, "initial": "100ms" });
+    for (id, more) in
+        [("shared", json!({ "shards": "executors" })), ("all", json!({ "route": "broadcast" }))]
+    {
+        let mut more = more;
+        more["retry"] = retry.clone();
+        more["schedule"] = Value::Null;
+        site.save(job(id, "piece", more)).await;
+    }
+    let shared = site.trigger(json!({ "id": "shared" })).await;
+    let at_work = |run: &RunDetail| {
+        run.attempt_rows.iter().filter(|row| row.state == RunState::Running).count() == 2
+    };
+    site.run(shared, at_work).await;
+    let all = site.trigger(json!({ "id": "all" })).await;
+    site.run(all, |run| run.attempt_rows.len() == 2).await;
+    let (c, d) = (run("c"), run("d"));
+    sees(&node, &["a", "b", "c", "d"]).await;
+    gate.add_permits(100);
+    for id in [shared, all] {
+        let run = site.ended(id).await;
+        assert_eq!((run.run.state, run.run.shards), (RunState::Succeeded, Some(2)), "{run:#?}");
+        let told: Vec<_> = run.attempt_rows.iter().map(|row| (row.shard, row.attempt)).collect();
+        assert_eq!(told, [(0, 1), (1, 1), (1, 2)], "only the shard that failed runs again");
+        for row in run.attempt_rows.iter().filter(|row| row.state == RunState::Succeeded) {
+            assert_eq!(row.output.as_ref().unwrap().get(), format!("[{},2]", row.shard));
+        }
+        if id == all {
+            let who: Vec<_> = run.attempt_rows.iter().map(by).collect();
+            assert_eq!(who, ["a", "b", "b"], "a retry of a pinned shard stays where it is");
+        }
+    }
+    for shop in [a, b, c, d] {
+        shop.close().await;
+    }
+    node.stop().await;
+}
