@@ -70,6 +70,21 @@ pub enum Admission {
     QueueFull,
 }
 
+/// Where a run is, by its job's entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// It goes on.
+    Active,
+    /// It waited, has its place, and is to be dispatched.
+    Due,
+    /// It waits.
+    Waiting,
+    /// It has ended.
+    Ended,
+    /// It was never let in, or is forgotten.
+    Unknown,
+}
+
 impl Places {
     /// Asks for a place for `run`, of `places` that there are.
     pub fn admit(&mut self, run: Uuid, places: usize, when_full: WhenFull) -> Admission {
@@ -136,6 +151,32 @@ impl Places {
         due.map(|active| active.due = false).is_some()
     }
 
+    /// `run` waits again, though nobody knows of it any more. True when that changed anything.
+    pub fn wait_again(&mut self, run: Uuid) -> bool {
+        let known = self.place_of(run) != Place::Unknown;
+        if !known {
+            self.v = 1;
+            self.waiting.push_back(run);
+        }
+        !known
+    }
+
+    /// Whether any run goes on or waits.
+    pub fn is_busy(&self) -> bool {
+        !self.active.is_empty() || !self.waiting.is_empty()
+    }
+
+    /// Where `run` is.
+    pub fn place_of(&self, run: Uuid) -> Place {
+        match self.active.iter().find(|active| active.run == run) {
+            Some(active) if active.due => Place::Due,
+            Some(_) => Place::Active,
+            None if self.waiting.contains(&run) => Place::Waiting,
+            None if self.has_ended(run) => Place::Ended,
+            None => Place::Unknown,
+        }
+    }
+
     /// The runs that are to be dispatched.
     pub fn due(&self) -> impl Iterator<Item = Uuid> + '_ {
         self.active.iter().filter(|active| active.due).map(|active| active.run)
@@ -180,6 +221,12 @@ mod tests {
         assert_eq!(places.admit(run(2), 1, WAIT), Waiting, "whoever promoted it dispatches it");
         assert!(places.dispatched(run(2)) && !places.dispatched(run(2)));
         assert_eq!(places.admit(run(2), 1, WAIT), Promoted, "asked again, late");
+        assert_eq!([1, 2, 3, 9].map(|n| places.place_of(run(n))), {
+            use Place::*;
+            [Ended, Active, Waiting, Unknown]
+        });
+        assert!(!places.wait_again(run(1)) && !places.wait_again(run(2)));
+        assert!(places.wait_again(run(9)) && places.release(run(9)));
         assert!(places.release(run(3)), "a waiter can be taken out");
         assert_eq!((places.active.len(), places.waiting.len()), (1, 0));
     }

@@ -129,6 +129,12 @@ impl Names {
         format!("{}.delay.{id}", self.prefix)
     }
 
+    /// A trigger of a job that somebody wants at a time to come. Three tokens after `delay`, so that
+    /// it can never be the subject of a job's next fixed-delay run, which has two.
+    pub fn delay_at(&self, job: &JobId, trigger: &str) -> String {
+        self.delay(&format!("at.{job}.{trigger}"))
+    }
+
     /// The next run of a fixed-delay job; publishing again replaces it.
     pub fn next_delay(&self, job: &JobId) -> String {
         format!("{}.delay.next.{job}", self.prefix)

@@ -5,13 +5,20 @@
 //! is keyed by the run and can be made again. The entry knows of a waiting run before its intent is
 //! stored, and the intent goes only after the run is dispatched: a crash leaves a lock or an intent
 //! for each run that waits.
+//!
+//! A scheduler remembers the entries that it has seen. Where nothing at all is left of one, somebody
+//! has deleted the bucket by hand, and it goes on from what it remembers: the run that goes on still
+//! has its place.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use chrono::{DateTime, Utc};
 use taskparty_common::fire::{FireId, Intent, Plan};
 use taskparty_common::job::{JobSpec, Overlap};
 use taskparty_common::name::JobId;
 use taskparty_common::outcome::Trigger;
-use taskparty_common::overlap::{Admission, Places, WhenFull};
+use taskparty_common::overlap::{Admission, Place, Places, WhenFull};
 use taskparty_nats::bucket::{BucketError, Buckets, Entry, Swap};
 use taskparty_nats::subject::Bucket;
 use uuid::Uuid;
@@ -19,10 +26,12 @@ use uuid::Uuid;
 /// Runs of one job that go on at once.
 const PLACES: usize = 1;
 
-/// The overlap bucket. Cheap to clone.
+/// The overlap bucket. Cheap to clone; clones share what they remember.
 #[derive(Debug, Clone)]
 pub(crate) struct Queues {
     buckets: Buckets,
+    /// Entries in which runs go on or wait, with their revisions, as a watch has last told them.
+    seen: Arc<Mutex<HashMap<JobId, (u64, Places)>>>,
 }
 
 /// A run that waits, as it is stored.
@@ -65,7 +74,57 @@ impl From<bool> for Changed {
 
 impl Queues {
     pub(crate) fn new(buckets: Buckets) -> Self {
-        Self { buckets }
+        Self { buckets, seen: Arc::default() }
+    }
+
+    /// Takes in what a watch tells of an entry.
+    pub(crate) fn remember(&self, job: &JobId, entry: &Entry, places: Option<&Places>) {
+        let mut seen = self.seen();
+        match places {
+            Some(places) if places.is_busy() => {
+                seen.insert(job.clone(), (entry.revision, places.clone()));
+            }
+            Some(_) => drop(seen.remove(job)),
+            // Who deletes one key means it. An entry that has only vanished has no newer revision.
+            None => {
+                let newer = seen.get(job).is_some_and(|(revision, _)| entry.revision > *revision);
+                if newer {
+                    seen.remove(job);
+                }
+            }
+        }
+    }
+
+    /// Stores what is remembered, where nothing is left of it; returns the runs that wait.
+    pub(crate) async fn restore(&self) -> Result<Vec<Uuid>, BucketError> {
+        let seen: Vec<(JobId, Places)> =
+            self.seen().iter().map(|(job, (_, places))| (job.clone(), places.clone())).collect();
+        let mut waiting = Vec::new();
+        for (job, places) in seen {
+            waiting.extend(places.due().chain(places.waiting.iter().copied()));
+            if let Ok(value) = serde_json::to_vec(&places) {
+                self.buckets.put_if(Bucket::Overlap, job.as_str(), 0, value, None).await?;
+            }
+        }
+        Ok(waiting)
+    }
+
+    /// Where a run is; nothing when there is no entry of its job.
+    pub(crate) async fn find(&self, job: &JobId, run: Uuid) -> Result<Option<Place>, BucketError> {
+        self.change(job, |places| {
+            ((*places != Places::default()).then(|| places.place_of(run)), Changed::No)
+        })
+        .await
+    }
+
+    /// Lets a run wait again that nobody knows of any more.
+    pub(crate) async fn wait_again(&self, id: &FireId, intent: &Intent) -> Result<(), BucketError> {
+        self.change(&intent.job, |places| ((), places.wait_again(intent.run).into())).await?;
+        self.keep(id, intent).await
+    }
+
+    fn seen(&self) -> MutexGuard<'_, HashMap<JobId, (u64, Places)>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks for a place for `run`.
@@ -91,7 +150,12 @@ impl Queues {
 
     /// Gives back the place of a run that has ended.
     pub(crate) async fn release(&self, job: &JobId, run: Uuid) -> Result<(), BucketError> {
-        self.change(job, |places| ((), places.release(run).into())).await
+        self.change(job, |places| {
+            // Nothing is left of the entry: whoever remembers it is to find that.
+            let known = *places != Places::default();
+            ((), (known && places.release(run)).into())
+        })
+        .await
     }
 
     /// Gives free places to runs that wait. Those that got one just now, and those that had got
@@ -170,8 +234,10 @@ impl Queues {
         let mut entry = self.buckets.get_leader(Bucket::Overlap, job.as_str()).await?;
         loop {
             let revision = entry.as_ref().map_or(0, |entry| entry.revision);
-            let value = entry.and_then(|entry| entry.value);
-            let mut places = value.map(|value| read(job, &value)).unwrap_or_default();
+            let mut places = match entry {
+                Some(entry) => entry.value.map(|value| read(job, &value)).unwrap_or_default(),
+                None => self.seen().get(job).map(|(_, seen)| seen.clone()).unwrap_or_default(),
+            };
             let (result, changed) = step(&mut places);
             if changed == Changed::No {
                 return Ok(result);

@@ -2,22 +2,26 @@
 //!
 //! Each scheduler looks every two seconds. What is gone is made again, loudly; and what it held is
 //! brought back as far as anyone still knows it: the jobs that this scheduler fires by, the
-//! executors that it sees, the fired records of what is locked. Work that was in a deleted stream is
+//! executors that it sees, the fired records of what is locked, the runs that go on or wait of jobs
+//! that may not overlap themselves. Work that was in a deleted stream is
 //! found missing by the log writer's sweep, which ends its runs.
 //!
 //! *Invariant: nothing here decides about a fire.* It only puts back what was there.
 
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::StreamExt;
 use taskparty_common::fire::{FireId, Intent};
+use taskparty_nats::bucket::BucketError;
 use taskparty_nats::history::{self, ReadError, Start, consumer_info};
 use taskparty_nats::subject::{Bucket, LOG_WRITER};
 use taskparty_nats::topology::TopologyError;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use crate::alarm::Alarms;
 use crate::fire::{Firing, Held};
@@ -102,6 +106,17 @@ impl Upkeep {
                 }
             }
         }
+        if made.contains(&names.bucket_stream(Bucket::Overlap)) {
+            match self.restore_places().await {
+                Ok(waiting) => tracing::warn!(
+                    waiting,
+                    "The places of runs are stored again: the bucket with them was deleted."
+                ),
+                Err(error) => {
+                    tracing::error!(%error, "Runs that waited for their turn cannot be restored now; the log writer's sweep does it.");
+                }
+            }
+        }
         if !made.is_empty() {
             self.alarms.raise("deleted", &told(&made)).await;
         }
@@ -148,8 +163,26 @@ impl Upkeep {
         }
     }
 
-    /// Stores the fired records of all locks anew that the history may not have.
-    async fn record_again(&self) -> Result<usize, ReadError> {
+    /// Stores anew who has a place and who waits, as far as this scheduler has seen it, and what
+    /// those are to do that wait, as their locks say it. How many of those there are.
+    async fn restore_places(&self) -> Result<usize, BucketError> {
+        let queues = &self.firing.queues;
+        let waiting: HashSet<Uuid> = queues.restore().await?.into_iter().collect();
+        if waiting.is_empty() {
+            return Ok(0);
+        }
+        for held in self.locks(Start::First, |intent| waiting.contains(&intent.run)).await? {
+            queues.keep(&held.id, &held.intent).await?;
+        }
+        Ok(waiting.len())
+    }
+
+    /// The locks from `start` on whose intents are `wanted`.
+    async fn locks(
+        &self,
+        start: Start,
+        wanted: impl Fn(&Intent) -> bool,
+    ) -> Result<Vec<Held>, ReadError> {
         let nats = self.firing.nats();
         let (stream, prefix) =
             (nats.names().bucket_stream(Bucket::Fires), nats.names().key(Bucket::Fires, ""));
@@ -160,13 +193,20 @@ impl Upkeep {
             if !message.is_marker()
                 && let Some(id) = FireId::from_lock_key(key)
                 && let Ok(intent) = serde_json::from_slice::<Intent>(&message.payload)
+                && wanted(&intent)
             {
                 held.push(Held { id, intent, stored_at: message.stored_at });
             }
             ControlFlow::Continue(())
         };
-        let start = Start::Time(self.all_taken_in - MARGIN);
         history::read(nats.js(), &stream, &subjects, start, PATIENCE, visit).await?;
+        Ok(held)
+    }
+
+    /// Stores the fired records of all locks anew that the history may not have.
+    async fn record_again(&self) -> Result<usize, ReadError> {
+        let start = Start::Time(self.all_taken_in - MARGIN);
+        let held = self.locks(start, |_| true).await?;
         let firing = &self.firing;
         let stored = futures::stream::iter(held)
             .map(|held| async move { firing.record_again(&held).await })

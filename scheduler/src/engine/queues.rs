@@ -99,7 +99,8 @@ impl Engine {
     pub(super) fn places_changed(&mut self, change: bucket::Change) {
         let bucket::Change::Entry(entry) = change else { return };
         let Ok(job) = JobId::new(&entry.key) else { return };
-        let places = entry.value.map(|value| overlap::read(&job, &value));
+        let places = entry.value.as_ref().map(|value| overlap::read(&job, value));
+        self.firing.queues.remember(&job, &entry, places.as_ref());
         self.waiting.take_in(job.clone(), places.as_ref());
         self.look_after_waiting(&job);
         if !self.waiting.is_busy(&job)

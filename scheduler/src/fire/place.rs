@@ -1,12 +1,16 @@
 //! A fire of a job that may not overlap itself: it asks for a place, and waits for one.
 
+use std::time::Duration;
+
+use chrono::TimeDelta;
 use taskparty_common::fire::{FireId, Intent, Plan, Skipped};
 use taskparty_common::job::{JobSpec, Overlap};
 use taskparty_common::name::JobId;
 use taskparty_common::outcome::{SkipReason, TriggerResult};
-use taskparty_common::overlap::Admission;
+use taskparty_common::overlap::{Admission, Place as Found};
 use taskparty_nats::bucket::BucketError;
 use taskparty_nats::fail_point;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::record::Verdict;
@@ -14,6 +18,12 @@ use super::{Firing, Held};
 use crate::definition::Definition;
 use crate::overlap::Kept;
 use crate::route::{Chance, Router};
+
+/// How long it is looked for where a run is.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A fire that was locked more recently may be on its way to its entry.
+const YOUNG: TimeDelta = TimeDelta::seconds(5);
 
 /// What a fire does that asked for a place.
 pub(super) enum Place {
@@ -30,7 +40,48 @@ pub(super) fn asks_for_place(spec: &JobSpec, plan: &Plan) -> bool {
     spec.overlap != Overlap::Allow && plan.only.is_none()
 }
 
+/// Where the run of a fire is that was locked a while ago.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whereabouts {
+    /// It has its place, or needs none, or nobody knows.
+    GoesOn,
+    /// It waits.
+    Waits,
+    /// It was not let in.
+    LeftOut(SkipReason),
+}
+
 impl Firing {
+    /// Where the run of a lock is, by the entry of its job.
+    pub(super) async fn whereabouts(&self, held: &Held, definition: &Definition) -> Whereabouts {
+        let (intent, spec) = (&held.intent, definition.spec());
+        if !asks_for_place(spec, &intent.plan) {
+            return Whereabouts::GoesOn;
+        }
+        let end = Instant::now() + PATIENCE;
+        loop {
+            // What is on its way is waited for: whoever locked it, or promotes it.
+            let found = match self.queues.find(&intent.job, intent.run).await {
+                Ok(Some(Found::Waiting)) => return Whereabouts::Waits,
+                Ok(Some(Found::Active | Found::Ended) | None) => return Whereabouts::GoesOn,
+                Ok(Some(Found::Due)) => Whereabouts::Waits,
+                Ok(Some(Found::Unknown)) if spec.overlap == Overlap::Skip => {
+                    Whereabouts::LeftOut(SkipReason::Overlap)
+                }
+                Ok(Some(Found::Unknown)) => Whereabouts::LeftOut(SkipReason::QueueFull),
+                Err(error) => {
+                    tracing::warn!(fire = %held.id, %error, "Where a run is cannot be seen; it is looked for again.");
+                    Whereabouts::GoesOn
+                }
+            };
+            let old = self.clock.now() - intent.planned_at > YOUNG;
+            let left_out = matches!(found, Whereabouts::LeftOut(_));
+            if (old && left_out) || Instant::now() >= end || self.pause().await.is_err() {
+                return found;
+            }
+        }
+    }
+
     /// Asks for a place, until there is an answer. A retry has its run's.
     pub(super) async fn ask_for_place(
         &self,
@@ -46,8 +97,7 @@ impl Firing {
             match self.admit(id, intent, definition).await {
                 Ok(Admission::Active) => return Place::Free,
                 Ok(Admission::Waiting | Admission::Promoted) => {
-                    let message = "an earlier run goes on; it waits for its turn";
-                    return Place::Over(Verdict::new(TriggerResult::Queued, message));
+                    return Place::Over(Verdict::waits());
                 }
                 Ok(Admission::Ended) => {
                     let message = "it had ended before this was recorded";
@@ -91,16 +141,16 @@ impl Firing {
         let (new, left) = self.queues.promote(job).await?;
         fail_point!("fire.after_promoted");
         for run in new {
-            self.start_waiter(job, run, Found::Fresh).await?;
+            self.start_waiter(job, run, Start::Fresh).await?;
         }
         for run in left {
-            self.start_waiter(job, run, Found::Left).await?;
+            self.start_waiter(job, run, Start::Left).await?;
         }
         Ok(())
     }
 
     /// Dispatches a run that waited.
-    async fn start_waiter(&self, job: &JobId, run: Uuid, found: Found) -> Result<(), BucketError> {
+    async fn start_waiter(&self, job: &JobId, run: Uuid, how: Start) -> Result<(), BucketError> {
         let Some(kept) = self.queues.kept(job, run).await? else {
             // Whoever queued it died before it kept the intent: the lock's completion keeps it.
             return Ok(());
@@ -111,10 +161,10 @@ impl Firing {
             return self.queues.release(job, run).await;
         };
         let held = Held { id, intent: waiter.intent, stored_at };
-        let over = match found {
-            Found::Fresh => self.dispatch_waiter(&held, &[]).await,
+        let over = match how {
+            Start::Fresh => self.dispatch_waiter(&held, &[]).await,
             // It may have been dispatched, and may even have ended.
-            Found::Left => self.complete_waiter(&held).await,
+            Start::Left => self.complete_waiter(&held).await,
         };
         if over { self.queues.dispatched(job, run).await } else { Ok(()) }
     }
@@ -160,7 +210,7 @@ impl Firing {
 
 /// How a run that is to be dispatched was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Found {
+enum Start {
     /// It has just got its place.
     Fresh,
     /// It got its place from someone who may have died half way.

@@ -8,7 +8,7 @@ use taskparty_nats::publish::PublishError;
 use taskparty_nats::topology::TopologyError;
 
 use super::dispatch::{Dispatched, Times};
-use super::place::{Place, asks_for_place};
+use super::place::{Place, Whereabouts, asks_for_place};
 use super::{Firing, Held, Recorded};
 use crate::definition::Definition;
 
@@ -23,6 +23,11 @@ pub(super) struct Verdict {
 impl Verdict {
     pub(super) fn new(result: TriggerResult, message: impl Into<String>) -> Self {
         Self { result, message: message.into(), times: None, skipped: None }
+    }
+
+    /// The run waits for its turn.
+    pub(super) fn waits() -> Self {
+        Self::new(TriggerResult::Queued, "an earlier run goes on; it waits for its turn")
     }
 
     /// The fire is left out.
@@ -182,15 +187,20 @@ impl Firing {
         self.record(id, intent, definition, Verdict::new(TriggerResult::Expired, message)).await
     }
 
-    /// Stores the fired record of a fire anew, whose first one was deleted with its stream. What
-    /// became of the fire is not known any more but for what its lock says: if it was not
-    /// dispatched after all, it is found missing.
+    /// Stores the fired record of a fire anew, whose first one was deleted with its stream: as its
+    /// lock says it, and the entry of its job. What became of it is not known beyond that: if it was
+    /// not dispatched after all, it is found missing.
     pub(crate) async fn record_again(&self, held: &Held) -> bool {
         let intent = &held.intent;
         let Some(definition) = frozen(held) else { return false };
-        let verdict = match &intent.skipped {
-            Some(skipped) => Verdict::skipped(skipped.clone()),
-            None => {
+        let verdict = match (&intent.skipped, self.whereabouts(held, &definition).await) {
+            (Some(skipped), _) => Verdict::skipped(skipped.clone()),
+            (None, Whereabouts::Waits) => Verdict::waits(),
+            (None, Whereabouts::LeftOut(reason)) => {
+                let skipped = Skipped { reason, count: 1, first: intent.fire_time };
+                Verdict::skipped(skipped)
+            }
+            (None, Whereabouts::GoesOn) => {
                 let times = Times::from(intent.planned_at, definition.spec());
                 let message = "recorded again: its first record was deleted";
                 Verdict { times: Some(times), ..Verdict::new(TriggerResult::Dispatched, message) }

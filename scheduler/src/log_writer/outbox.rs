@@ -11,7 +11,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use futures::{FutureExt, StreamExt};
 use serde_json::value::RawValue;
 use taskparty_common::dispatch::Alert;
-use taskparty_common::fire::{FireId, Plan, RetryOf, TriggerRequest};
+use taskparty_common::fire::{FireId, Identity, Plan, RetryOf, TriggerRequest};
 use taskparty_common::outcome::Trigger;
 use taskparty_nats::fail_point;
 use taskparty_nats::publish::Draft;
@@ -101,6 +101,12 @@ async fn publish(parts: &Parts, posting: &Posting) -> Result<(), String> {
         let run = posting.run.as_ref().ok_or("its run is not in the history")?;
         return parts.queues.release(&run.job, run.id).await.map_err(|error| error.to_string());
     }
+    if posting.kind == OutboxKind::Again
+        && posting.run.as_ref().is_some_and(|run| run.planned.is_none())
+    {
+        // It was only late: it has fired by now, or has ended.
+        return Ok(());
+    }
     if posting.kind != OutboxKind::Alert
         && let Err(full) = parts.triggers_room.check().await
     {
@@ -112,6 +118,7 @@ async fn publish(parts: &Parts, posting: &Posting) -> Result<(), String> {
         OutboxKind::Retry => retry(names, posting),
         OutboxKind::Next => next(names, posting),
         OutboxKind::Alert => alert(names, posting),
+        OutboxKind::Again => again(names, posting),
     };
     let draft = draft.ok_or("what it is made of is not in the history")?;
     match parts.buckets.publisher().publish_within(draft, PATIENCE).await {
@@ -184,6 +191,31 @@ fn next(names: &Names, posting: &Posting) -> Option<Draft> {
     let subject = names.next_delay(&run.job);
     let body = serde_json::to_vec(&request).ok()?;
     Some(Draft::new(subject, body).id(message_id(posting, due)).at(due, names.trigger(&run.job)))
+}
+
+/// The trigger of a planned run, as it was.
+fn again(names: &Names, posting: &Posting) -> Option<Draft> {
+    let run = posting.run.as_ref()?;
+    let due = posting.due?;
+    let planned = run.planned.as_ref()?;
+    let Identity::Trigger(id) = FireId::from_lock_key(&planned.lock)?.identity else { return None };
+    let request = TriggerRequest {
+        v: 1,
+        id,
+        job: run.job.clone(),
+        app: run.app.clone(),
+        handler: planned.handler.clone(),
+        trigger: planned.trigger,
+        run: run.id,
+        at: planned.fire_time,
+        by: String::new(),
+        params: planned.params.clone().and_then(|params| RawValue::from_string(params).ok()),
+        instance: None,
+        retry: None,
+        since: None,
+    };
+    let body = serde_json::to_vec(&request).ok()?;
+    Some(Draft::new(names.trigger(&run.job), body).id(message_id(posting, due)))
 }
 
 fn alert(names: &Names, posting: &Posting) -> Option<Draft> {

@@ -8,6 +8,8 @@
 
 mod chains;
 mod judge;
+mod places;
+mod planned;
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -16,12 +18,15 @@ use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use futures::StreamExt;
 use taskparty_common::name::Instance;
+use taskparty_nats::bucket::BucketError;
 use taskparty_nats::history::{ReadError, consumer_info, message, stream_info};
 use taskparty_nats::subject::LOG_WRITER;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use self::places::PlaceWatch;
+use self::planned::Planned;
 use super::Parts;
 use super::batch::Batch;
 use super::event::Line;
@@ -47,6 +52,8 @@ enum SweepError {
     Read(#[from] ReadError),
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error(transparent)]
+    Places(BucketError),
 }
 
 /// Sweeps until `stop`.
@@ -54,9 +61,13 @@ pub(super) async fn run(parts: &Parts, stop: &CancellationToken) {
     let mut ticks = interval(parts.config.sweep_every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut chains_at = Instant::now();
+    let mut waits = Waits::default();
     let mut failures = 0_u32;
     while stop.run_until_cancelled(ticks.tick()).await.is_some() {
         let mut swept = sweep(parts, stop).await;
+        if swept.is_ok() {
+            swept = waits.look(parts).await;
+        }
         if swept.is_ok() && chains_at.elapsed() >= CHAINS_EVERY.min(parts.config.chain_grace) {
             chains_at = Instant::now();
             swept = chains::look(parts, stop).await;
@@ -71,6 +82,21 @@ pub(super) async fn run(parts: &Parts, stop: &CancellationToken) {
                 }
             }
         }
+    }
+}
+
+/// What is looked after of runs that have not begun.
+#[derive(Debug, Default)]
+struct Waits {
+    planned: Planned,
+    places: PlaceWatch,
+}
+
+impl Waits {
+    async fn look(&mut self, parts: &Parts) -> Result<(), SweepError> {
+        let Some(now) = time(parts).await? else { return Ok(()) };
+        self.planned.look(parts, now).await?;
+        self.places.look(parts, now).await
     }
 }
 

@@ -86,6 +86,14 @@ impl Posted {
                 attempt: None,
                 due: Some(*due),
             },
+            Decision::Again { run, due } => Self {
+                id: format!("{run}.again"),
+                kind: OutboxKind::Again,
+                run: Some(*run),
+                shard: None,
+                attempt: None,
+                due: Some(*due),
+            },
             Decision::Release { run } => Self {
                 id: format!("{run}.release"),
                 kind: OutboxKind::Release,

@@ -23,6 +23,8 @@ pub enum OutboxKind {
     Alert,
     /// A place that is given back.
     Release,
+    /// The trigger of a planned run, once more.
+    Again,
 }
 
 impl OutboxKind {
@@ -33,11 +35,12 @@ impl OutboxKind {
             Self::Next => "next",
             Self::Alert => "alert",
             Self::Release => "release",
+            Self::Again => "again",
         }
     }
 
     fn from_word(word: &str) -> Option<Self> {
-        [Self::Retry, Self::Next, Self::Alert, Self::Release]
+        [Self::Retry, Self::Next, Self::Alert, Self::Release, Self::Again]
             .into_iter()
             .find(|kind| kind.as_str() == word)
     }
@@ -74,6 +77,7 @@ pub(super) struct Texts {
     runs: Blocks,
     definitions: Blocks,
     alerts: Blocks,
+    pub(super) states: Blocks,
 }
 
 impl Texts {
@@ -86,6 +90,7 @@ impl Texts {
                 ")",
             ),
             alerts: Blocks::list(&format!("SELECT {ALERT} FROM alerts WHERE id IN ("), ")"),
+            states: Blocks::list("SELECT id, state FROM runs WHERE id IN (", ")"),
         }
     }
 }

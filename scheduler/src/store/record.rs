@@ -341,4 +341,11 @@ pub enum Decision {
         /// When the next is due.
         due: DateTime<Utc>,
     },
+    /// Trigger a planned run whose trigger is gone.
+    Again {
+        /// The run.
+        run: Uuid,
+        /// When.
+        due: DateTime<Utc>,
+    },
 }

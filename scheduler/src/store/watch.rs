@@ -1,6 +1,8 @@
 //! The sweep's questions. Each is answered from an index of what goes on, and never walks what
 //! has ended.
 
+use std::collections::HashSet;
+
 use chrono::{DateTime, Utc};
 use sqlx::AssertSqlSafe;
 use sqlx::sqlite::SqliteRow;
@@ -8,9 +10,9 @@ use taskparty_common::name::{App, Handler, Instance, JobId};
 use taskparty_common::outcome::RunState;
 use uuid::Uuid;
 
-use super::load::{self, ATTEMPT};
+use super::load::{self, ATTEMPT, RUN};
 use super::read::{Columns, blob, ms};
-use super::{Attempt, Digest, Store, StoreError};
+use super::{Attempt, Digest, Run, Store, StoreError};
 
 /// An attempt that is to be looked at.
 #[derive(Debug, Clone)]
@@ -88,6 +90,59 @@ impl Store {
             .await?)
     }
 
+    /// Planned runs whose time had passed by `by`, the oldest first.
+    pub(crate) async fn overdue(
+        &self,
+        by: DateTime<Utc>,
+        limit: u32,
+    ) -> Result<Vec<Run>, StoreError> {
+        // A run's id begins with its time.
+        let ms = u128::try_from(by.timestamp_millis()).unwrap_or(0);
+        let bound = Uuid::from_u128(ms << 80);
+        let rows = sqlx::query(AssertSqlSafe(in_state_sql("scheduled", "id <")))
+            .bind(blob(bound.as_bytes()))
+            .bind(i64::from(limit))
+            .fetch_all(self.readers())
+            .await?;
+        rows.iter().map(|row| Ok(load::run(row)?.0)).collect()
+    }
+
+    /// Runs that wait for their turn, in the order of their ids, after `after`.
+    pub(crate) async fn in_queues(
+        &self,
+        after: Option<Uuid>,
+        limit: u32,
+    ) -> Result<Vec<Run>, StoreError> {
+        let sql = in_state_sql(
+            "waiting",
+            "trigger_result = 'queued' AND start_by IS NULL AND attempts = 0 AND id >",
+        );
+        let rows = sqlx::query(AssertSqlSafe(sql))
+            .bind(blob(after.unwrap_or_default().as_bytes()))
+            .bind(i64::from(limit))
+            .fetch_all(self.readers())
+            .await?;
+        rows.iter().map(|row| Ok(load::run(row)?.0)).collect()
+    }
+
+    /// Those of `runs` that have ended.
+    pub(crate) async fn ended(&self, runs: &[Uuid]) -> Result<HashSet<Uuid>, StoreError> {
+        let mut ended = HashSet::new();
+        for (mut query, block) in self.inner.texts.outbox.states.over(runs) {
+            for run in block {
+                query = query.bind(blob(run.as_bytes()));
+            }
+            for row in query.fetch_all(self.readers()).await? {
+                let mut c = Columns::of(&row);
+                let run = c.uuid()?;
+                if c.parsed(RunState::from_word)?.is_terminal() {
+                    ended.insert(run);
+                }
+            }
+        }
+        Ok(ended)
+    }
+
     /// The newest run of `job` by its schedule since `since`, one that goes on before any other.
     pub(crate) async fn last_of_chain(
         &self,
@@ -159,6 +214,10 @@ fn from() -> String {
          JOIN runs AS r ON r.id = a.run",
         columns.join(", ")
     )
+}
+
+pub(super) fn in_state_sql(state: &str, and: &str) -> String {
+    format!("SELECT {RUN} FROM runs WHERE state = '{state}' AND {and} $1 ORDER BY id LIMIT $2")
 }
 
 pub(super) fn last_of_chain_sql() -> String {

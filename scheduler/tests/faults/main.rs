@@ -9,6 +9,7 @@ mod executors;
 mod facts;
 mod full;
 mod network;
+mod places;
 mod restart;
 mod rig;
 mod routes;

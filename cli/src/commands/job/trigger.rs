@@ -19,10 +19,7 @@ pub(super) async fn run(
     output: Output,
     clock: &Clock,
 ) -> Outcome {
-    for (given, option) in [
-        (args.overlap.is_some(), "--overlap"),
-        (args.wait, "--wait"),
-    ] {
+    for (given, option) in [(args.overlap.is_some(), "--overlap"), (args.wait, "--wait")] {
         if given {
             return Err(Failure::not_yet(option));
         }
