@@ -18,7 +18,7 @@ const OVERLAP: &str = "KV_taskparty_overlap";
 
 impl Site {
     /// Triggers a job through the API; the run.
-    async fn trigger(&self, job: &str, more: Value) -> Uuid {
+    async fn trigger_job(&self, job: &str, more: Value) -> Uuid {
         let mut request = more;
         request["id"] = json!(job);
         let subject = self.nats.names().api("job", "trigger");
@@ -51,10 +51,10 @@ impl Site {
     async fn queue(&self, id: &str, ms: u64, count: usize) -> Vec<Uuid> {
         let spec = json!({ "overlap": "queue", "params": ms, "no_executor_wait": "10s" });
         self.save(job(id, "work", spec)).await;
-        let mut runs = vec![self.trigger(id, json!({})).await];
+        let mut runs = vec![self.trigger_job(id, json!({})).await];
         self.in_state(runs[0], |row| row.state == RunState::Running).await;
         for _ in 0..count {
-            let run = self.trigger(id, json!({ "params": 10 })).await;
+            let run = self.trigger_job(id, json!({ "params": 10 })).await;
             self.in_state(run, |row| row.state == RunState::Waiting).await;
             runs.push(run);
         }
@@ -90,7 +90,7 @@ async fn what_waits_when_the_results_are_deleted_is_recorded_as_waiting_and_has_
     let mut runs = [Uuid::nil(); 5];
     for (n, id) in ["turns", "turns", "turns", "alone", "alone"].into_iter().enumerate() {
         let params = if n == 0 || n == 3 { 6_000 } else { 10 };
-        runs[n] = site.trigger(id, json!({ "params": params })).await;
+        runs[n] = site.trigger_job(id, json!({ "params": params })).await;
         until("its record", async || (site.fired_now().await?.len() == n + 1).then_some(())).await;
     }
     site.more_starts(2 - site.ledger.len()).await;
@@ -124,7 +124,7 @@ async fn when_the_places_are_deleted_the_run_that_goes_on_keeps_its_own_and_thos
     let shop = Shop::open(&site);
     let mut runs = site.queue("turns", 4_000, 2).await;
     site.nats.js().delete_stream(OVERLAP).await.unwrap();
-    runs.push(site.trigger("turns", json!({ "params": 10 })).await);
+    runs.push(site.trigger_job("turns", json!({ "params": 10 })).await);
     site.succeeded(&runs).await;
     site.took_turns(&runs).await;
     shop.close().await;
@@ -157,7 +157,7 @@ async fn a_place_that_is_held_by_a_run_that_has_ended_is_given_back() {
     places.admit(ended, 1, WhenFull::Skip);
     let value = serde_json::to_vec(&places).unwrap();
     site.buckets.put(Bucket::Overlap, "turns", value, None).await.unwrap();
-    let next = site.trigger("turns", json!({ "params": 10 })).await;
+    let next = site.trigger_job("turns", json!({ "params": 10 })).await;
     site.in_state(next, |row| row.state == RunState::Waiting).await;
     site.succeeded(&[next]).await;
     shop.close().await;
@@ -170,8 +170,8 @@ async fn a_planned_run_whose_trigger_was_deleted_is_triggered_all_the_same() {
     let node = site.node().await;
     let shop = Shop::open(&site);
     site.save(job("later", "settle", json!({}))).await;
-    let planned = site.trigger("later", json!({ "in": "2s", "params": { "a": 1 } })).await;
-    let other = site.trigger("later", json!({ "in": "3s" })).await;
+    let planned = site.trigger_job("later", json!({ "in": "2s", "params": { "a": 1 } })).await;
+    let other = site.trigger_job("later", json!({ "in": "3s" })).await;
     site.in_state(planned, |row| row.state == RunState::Scheduled).await;
     let key = until("the trigger", async || {
         let run = site.store().await.run(planned).await.ok()??;
