@@ -26,7 +26,7 @@ const ASK: Duration = Duration::from_millis(100);
 /// The scheduler makes the consumer when it has seen the registry entry.
 const BEARS_REFUSALS: Duration = Duration::from_secs(10);
 
-/// Pulls until the executor drains, then hands back what had arrived and not begun.
+/// Pulls until the executor drains. What had arrived by then is still seen through.
 ///
 /// # Errors
 /// [`ConsumeError::Closed`] when the connection will not come back.
@@ -48,6 +48,10 @@ pub(crate) async fn pull(node: Arc<Node>) -> Result<(), ConsumeError> {
     }
     for received in pull.stop().await {
         let node = node.clone();
+        if let Some(place) = reserved.pop() {
+            node.attempts.clone().spawn(run::pinned(node, received, place));
+            continue;
+        }
         node.attempts
             .clone()
             .spawn(async move { settle::hand_back(&node, &received.delivery).await });
@@ -56,7 +60,7 @@ pub(crate) async fn pull(node: Arc<Node>) -> Result<(), ConsumeError> {
 }
 
 /// Waits for a slot of `handler`; then the place among those that wait is free. Nothing when the
-/// lease ends or the executor drains first.
+/// lease ends first, or the drain time: nobody else could begin it, so it has all of that.
 ///
 /// A handler that is not there needs none: then the place itself is returned.
 pub(crate) async fn slot(
@@ -79,7 +83,7 @@ pub(crate) async fn slot(
             biased;
             slot = &mut free => return slot.ok(),
             () = lease.lost() => return None,
-            () = node.phase.draining.cancelled() => return None,
+            () = node.phase.drained.cancelled() => return None,
             () = tokio::time::sleep(ASK) => {}
         }
     }

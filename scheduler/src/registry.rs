@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use taskparty_common::dispatch::ExecutorEntry;
 use taskparty_common::name::{App, Handler, Instance};
@@ -13,6 +13,9 @@ use taskparty_nats::bucket::{Buckets, Change, Entry, Watch};
 use taskparty_nats::subject::Bucket;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+
+/// How long an entry that went is remembered.
+pub const REMEMBERED: Duration = Duration::from_secs(60);
 
 /// A handler of an app.
 pub type AppHandler = (App, Handler);
@@ -32,6 +35,8 @@ struct Live {
     takers: HashMap<AppHandler, usize>,
     /// Since when nobody takes work for a handler that somebody once took work for.
     absent: HashMap<AppHandler, Instant>,
+    /// Entries that went a moment ago, and when.
+    gone: HashMap<String, Instant>,
     /// Since when the bucket is watched.
     since: Instant,
     ready: bool,
@@ -43,6 +48,7 @@ impl Default for Registry {
             entries: BTreeMap::new(),
             takers: HashMap::new(),
             absent: HashMap::new(),
+            gone: HashMap::new(),
             since: Instant::now(),
             ready: false,
         };
@@ -86,6 +92,15 @@ impl Registry {
     /// Whether this executor is there, draining or not.
     pub fn lives(&self, app: &App, instance: &Instance) -> bool {
         self.read().entries.contains_key(&format!("{app}.{instance}"))
+    }
+
+    /// For how long this executor has been gone; since the beginning of the watch, or for
+    /// [`REMEMBERED`] at least, if it was not seen before. None while it is there.
+    pub fn gone_for(&self, app: &App, instance: &Instance) -> Option<Duration> {
+        let live = self.read();
+        let key = format!("{app}.{instance}");
+        let since = live.gone.get(&key).copied().unwrap_or(live.since);
+        (!live.entries.contains_key(&key)).then(|| since.elapsed())
     }
 
     /// Every executor that is there, draining or not.
@@ -145,6 +160,10 @@ impl Registry {
 impl Live {
     fn take_in(&mut self, entry: Entry) {
         let was = self.entries.remove(&entry.key);
+        if was.is_some() && entry.value.is_none() {
+            self.gone.retain(|_, since| since.elapsed() < REMEMBERED);
+            self.gone.insert(entry.key.clone(), Instant::now());
+        }
         let is = entry.value.and_then(|value| {
             let read = serde_json::from_slice::<ExecutorEntry>(&value);
             read.inspect_err(|error| {
@@ -165,6 +184,7 @@ impl Live {
             }
         }
         if let Some(is) = is {
+            self.gone.remove(&entry.key);
             self.entries.insert(entry.key, is);
         }
     }
@@ -211,7 +231,10 @@ mod tests {
         put(&registry, "shop.a", executor("a", true));
         assert_eq!(ids(&registry), ["b"], "who drains takes no work");
         assert_eq!(registry.absent_since(&app, &handler), None);
+        let b = Instance::new("b").unwrap();
+        assert_eq!(registry.gone_for(&app, &b), None);
         put(&registry, "shop.b", None);
+        assert!(registry.gone_for(&app, &b).unwrap() < start.elapsed(), "since it went");
         assert!(!registry.has(&app, &handler));
         assert!(registry.absent_since(&app, &handler).unwrap() > start);
         assert_eq!(registry.entries().len(), 1);

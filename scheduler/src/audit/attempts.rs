@@ -135,7 +135,7 @@ impl Ledger {
         }
         if let Some(limits) = run.head.as_ref().and_then(|head| head.limits)
             && let Some(last) = made.last()
-            && last.attempt > limits.retries.saturating_add(1)
+            && last.attempt.saturating_sub(moved(&made)) > limits.retries.saturating_add(1)
         {
             let expected = format!("at most {}", limits.retries.saturating_add(1));
             let found = format!("attempts {}", numbers.join(", "));
@@ -143,6 +143,12 @@ impl Ledger {
             self.findings.wrong(Kind::AttemptBeyondRetries, place, expected, found);
         }
     }
+}
+
+/// How many of them went to another executor, which is no retry.
+fn moved(made: &[&Try]) -> u32 {
+    let moved = made.iter().filter(|one| one.row.as_ref().is_some_and(|row| row.moved)).count();
+    u32::try_from(moved).unwrap_or(u32::MAX)
 }
 
 /// Whether an attempt succeeded: by history, or where history does not know it by its results.

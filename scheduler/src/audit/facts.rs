@@ -193,6 +193,9 @@ pub struct HistoryAttempt {
     /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<DateTime<Utc>>,
+    /// Its executor had gone: the next attempt is no retry.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub moved: bool,
     /// Results that came after its end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub late: Vec<LateResult>,

@@ -92,8 +92,18 @@ impl Said {
             TriggerResult::Queued => TriggerResult::Dispatched,
             result => result,
         };
-        *self == Self { result: self.result, ..other.clone() }
+        // A run that waits has its executors, and with them its shards, chosen when its turn comes.
+        let waits = [self.result, other.result].contains(&TriggerResult::Queued);
+        let total = if waits { self.total } else { other.total };
+        *self == Self { result: self.result, total, ..other.clone() }
             && sent(self.result) == sent(other.result)
+    }
+
+    /// Whether `other` is what became of a run that waited.
+    pub(super) fn becomes(&self, other: &Self) -> bool {
+        self.result == TriggerResult::Queued
+            && other.result != TriggerResult::Queued
+            && self.agrees(other)
     }
 
     /// It took no lock: its job was gone.
@@ -183,6 +193,8 @@ pub(super) struct TryRow {
     pub(super) start_by: Option<i64>,
     pub(super) started: Option<i64>,
     pub(super) ended: Option<i64>,
+    /// Its executor had gone: the next attempt is no retry.
+    pub(super) moved: bool,
     pub(super) late: Vec<Says>,
 }
 

@@ -151,6 +151,7 @@ impl Ledger {
                 start_by: ms(one.start_by),
                 started: ms(one.started_at),
                 ended: ms(one.ended_at),
+                moved: one.moved,
                 late,
             };
             rows.push((one.shard, one.attempt, row));
@@ -210,13 +211,18 @@ impl Ledger {
         let shards = fact.plan.shards().take(MAX_SHARDS as usize);
         let Some(run) = self.run(fact.run, job) else { return };
         if fact.plan.only.is_none() {
-            run.head.get_or_insert(Head {
+            let head = Head {
                 lock,
                 result: fact.result,
                 total: fact.plan.total,
                 limits: fact.limits,
                 stored,
-            });
+            };
+            match &mut run.head {
+                Some(known) if known.result == TriggerResult::Queued => *known = head,
+                Some(_) => {}
+                none => *none = Some(head),
+            }
         }
         if fact.result != TriggerResult::Skipped {
             for shard in shards {
@@ -225,13 +231,17 @@ impl Ledger {
         }
     }
 
-    /// Whether this is the first record of its lock.
+    /// Whether this is the first record of its lock, or says what became of a run that waited.
     fn say(&mut self, lock: &Arc<str>, said: Said, job: &str) -> bool {
         let entry = self.locks.entry(lock.clone()).or_default();
         let Some(first) = &entry.fired else {
             entry.fired = Some(said);
             return true;
         };
+        if first.becomes(&said) {
+            entry.fired = Some(said);
+            return true;
+        }
         let place = Place {
             job: Some(job.into()),
             run: Some(first.run),

@@ -153,7 +153,9 @@ async fn stranded(parts: &Parts, now: DateTime<Utc>) -> Result<Vec<ToCheck>, Sto
     if gone.is_empty() {
         return Ok(Vec::new());
     }
-    parts.store.stranded(&gone, now - judge::SEEN_BY_ALL, LOOKS).await
+    let found = parts.store.stranded(&gone, now - judge::SEEN_BY_ALL, LOOKS).await?;
+    // Whoever else is looked at before its time would be judged as if its time had come.
+    Ok(found.into_iter().filter(|check| judge::is_gone(parts, check, now)).collect())
 }
 
 fn line(check: ToCheck, verdict: super::transition::Verdict, now: DateTime<Utc>) -> Line {

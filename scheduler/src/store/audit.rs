@@ -78,7 +78,7 @@ impl Store {
     ) -> Result<BTreeMap<Uuid, Vec<HistoryAttempt>>, StoreError> {
         let rows = sqlx::query(
             "SELECT run, shard, attempt, state, outcome, delivery, instance, due_at, \
-             dispatched_at, start_by, started_at, ended_at, notes FROM attempts \
+             dispatched_at, start_by, started_at, ended_at, notes, moved FROM attempts \
              WHERE run >= ? AND run <= ? ORDER BY run, shard, attempt",
         )
         .bind(blob(first.as_bytes()))
@@ -107,6 +107,7 @@ impl Store {
                     .into_iter()
                     .map(late)
                     .collect(),
+                moved: c.flag()?,
             };
             tries.entry(run).or_default().push(attempt);
         }

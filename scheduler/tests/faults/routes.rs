@@ -81,7 +81,7 @@ impl Site {
     }
 
     /// `job.trigger` over the API, as everybody does it.
-    async fn trigger(&self, request: Value) -> Uuid {
+    async fn triggered(&self, request: Value) -> Uuid {
         let subject = self.nats.names().api("job", "trigger");
         let answer = self.nats.client().request(subject, request.to_string().into()).await.unwrap();
         let answer: Value = serde_json::from_slice(&answer.payload).unwrap();
@@ -105,7 +105,7 @@ impl Site {
     async fn who(&self, job: &str, times: usize) -> String {
         let mut who = Vec::new();
         for _ in 0..times {
-            let run = self.ended(self.trigger(json!({ "id": job })).await).await;
+            let run = self.ended(self.triggered(json!({ "id": job })).await).await;
             assert_eq!(run.run.state, RunState::Succeeded, "{run:#?}");
             who.extend(run.attempt_rows.iter().map(by));
         }
@@ -187,7 +187,7 @@ async fn each_route_finds_its_executor_while_one_joins_and_one_leaves() {
     ask(&mut asked, 0).await;
     // At rest a job whose runs wait for each other takes turns as any other.
     let runs =
-        futures::future::join_all((0..6).map(|_| site.trigger(json!({ "id": "in-turn" })))).await;
+        futures::future::join_all((0..6).map(|_| site.triggered(json!({ "id": "in-turn" })))).await;
     let mut ran = Vec::new();
     for run in runs {
         let run = site.ended(run).await;
@@ -200,7 +200,7 @@ async fn each_route_finds_its_executor_while_one_joins_and_one_leaves() {
     let c = site.named("c");
     sees(&node, &["a", "b", "c"]).await;
     ask(&mut asked, 1).await;
-    let shared = site.ended(site.trigger(json!({ "id": "shared" })).await).await;
+    let shared = site.ended(site.triggered(json!({ "id": "shared" })).await).await;
     assert_eq!((shared.run.shards, shared.run.state), (Some(3), RunState::Succeeded));
     a.close().await;
     sees(&node, &["b", "c"]).await;
@@ -248,15 +248,15 @@ async fn what_waits_for_a_killed_executor_and_what_ran_there_goes_to_another_and
     site.save(job("first", "stuck", more(json!({ "route": "first" })))).await;
     let retried = json!({ "route": "broadcast", "retry": { "max": 5, "initial": "100ms" } });
     site.save(job("all", "stuck", more(retried))).await;
-    let running = site.trigger(json!({ "id": "first" })).await;
+    let running = site.triggered(json!({ "id": "first" })).await;
     site.run(running, |run| run.run.state == RunState::Running).await;
     // One waits in its hands, the others in the stream.
     let mut waiting = Vec::new();
     for _ in 0..4 {
-        waiting.push(site.trigger(json!({ "id": "first" })).await);
+        waiting.push(site.triggered(json!({ "id": "first" })).await);
     }
-    let everywhere = site.trigger(json!({ "id": "all" })).await;
-    let pinned = site.trigger(json!({ "id": "first", "instance": "a" })).await;
+    let everywhere = site.triggered(json!({ "id": "all" })).await;
+    let pinned = site.triggered(json!({ "id": "first", "instance": "a" })).await;
     site.run(everywhere, |run| run.attempt_rows.iter().any(|row| row.outcome.is_some())).await;
     site.run(pinned, |run| !run.attempt_rows.is_empty()).await;
     killed.kill();
@@ -319,7 +319,7 @@ async fn a_dead_executor_that_is_still_registered_costs_a_broadcast_its_shard_an
         site.save(job(id, "who", more)).await;
     }
     dead.kill();
-    let trigger = async |id: &str| site.trigger(json!({ "id": id })).await;
+    let trigger = async |id: &str| site.triggered(json!({ "id": id })).await;
     let (all, shared, alive, hashed) =
         tokio::join!(trigger("all"), trigger("shared"), trigger("alive"), trigger("hashed"));
     assert_eq!(node.node.registry().entries().len(), 3, "it is registered still");
@@ -375,12 +375,12 @@ async fn who_comes_and_goes_during_a_run_changes_neither_its_shards_nor_their_to
         more["schedule"] = Value::Null;
         site.save(job(id, "piece", more)).await;
     }
-    let shared = site.trigger(json!({ "id": "shared" })).await;
+    let shared = site.triggered(json!({ "id": "shared" })).await;
     let at_work = |run: &RunDetail| {
         run.attempt_rows.iter().filter(|row| row.state == RunState::Running).count() == 2
     };
     site.run(shared, at_work).await;
-    let all = site.trigger(json!({ "id": "all" })).await;
+    let all = site.triggered(json!({ "id": "all" })).await;
     site.run(all, |run| run.attempt_rows.len() == 2).await;
     let (c, d) = (run("c"), run("d"));
     sees(&node, &["a", "b", "c", "d"]).await;

@@ -224,6 +224,7 @@ impl World {
             start_by: Some(after(60_000)),
             started_at: Some(after(20)),
             ended_at: Some(after(1000)),
+            moved: false,
             late: late.collect(),
         }
     }

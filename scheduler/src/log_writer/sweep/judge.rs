@@ -19,6 +19,9 @@ use crate::store::{Attempt, Ending, Then, ToCheck};
 /// An executor's entry is seen by every node this long after it was put.
 pub(super) const SEEN_BY_ALL: TimeDelta = TimeDelta::seconds(5);
 
+/// An executor whose entry has been gone for so long has gone itself.
+const COMES_BACK: Duration = Duration::from_secs(4);
+
 /// The shortest time until the next look.
 const SOON: Duration = Duration::from_secs(1);
 
@@ -133,11 +136,13 @@ fn not_started_ending(code: Code, message: String) -> Ending {
 }
 
 /// Whether this attempt is for an executor that has gone. One whose entry is so new that not every
-/// node has seen it has not.
-fn is_gone(parts: &Parts, check: &ToCheck, now: DateTime<Utc>) -> bool {
+/// node has seen it has not; nor has one that is put back in a moment, because somebody deleted the
+/// bucket.
+pub(super) fn is_gone(parts: &Parts, check: &ToCheck, now: DateTime<Utc>) -> bool {
     let Some(target) = &check.attempt.target else { return false };
     let seen = check.attempt.dispatched_at.is_some_and(|at| now - at >= SEEN_BY_ALL);
-    seen && parts.registry.is_ready() && !parts.registry.lives(&check.app, target)
+    let gone = parts.registry.gone_for(&check.app, target);
+    seen && parts.registry.is_ready() && gone.is_some_and(|time| time >= COMES_BACK)
 }
 
 /// For an executor that has gone: another one gets it, unless it is pinned.
