@@ -51,8 +51,14 @@ async fn a_job_runs_with_the_rights_that_are_printed() {
         .run(stop.clone().cancelled_owned());
     let running = tokio::spawn(running);
 
-    rig.desk.file("job.yaml", &job("demand", "params: {}\n"));
+    // Which probes, and goes to the executor's own consumer.
+    rig.desk.file("job.yaml", &job("demand", "params: {}\nroute: failover\n"));
     rig.run(&["job", "apply", "-f", "job.yaml"]).await.exits(0);
+    let live = support::until(async || {
+        let live = rig.run(&["executor", "list", "-o", "json"]).await.exits(0).json();
+        live["items"][0]["instance"].as_str().map(ToOwned::to_owned)
+    })
+    .await;
     rig.run(&["job", "trigger", "demand", "--key", "k"]).await.exits(0);
     let named = ["--job", "demand", "--key", "k", "-o", "json"];
     let run = support::until(async || {
@@ -60,7 +66,19 @@ async fn a_job_runs_with_the_rights_that_are_printed() {
         (ran.code == 0).then(|| ran.json()).filter(|run| run["state"] == "succeeded")
     })
     .await;
-    assert_eq!(run["tries"][0]["output"], 7);
+    assert_eq!(
+        (&run["tries"][0]["output"], &run["tries"][0]["target"]),
+        (&7.into(), &live[..].into())
+    );
+    let pinned = ["job", "trigger", "demand", "--instance", &live, "--key", "pinned"];
+    rig.run(&pinned).await.exits(0);
+    support::until(async || {
+        let ran = rig.run(&["run", "get", "--job", "demand", "--key", "pinned"]).await.exits(0);
+        ran.stdout.contains("succeeded").then_some(())
+    })
+    .await;
+    let gone = rig.run(&["job", "trigger", "demand", "--instance", "long-gone"]).await.exits(2);
+    gone.says("long-gone").says("no live executor of order-service/settle").says(&live);
     let logs = rig.run(&[&["run", "logs"], &named[..]].concat()).await.exits(0);
     assert!(logs.stdout.contains("settling"), "{logs:#?}");
     rig.run(&["doctor"]).await.exits(0);

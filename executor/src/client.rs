@@ -12,7 +12,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use taskparty_common::duration;
-use taskparty_common::name::{JobId, Key};
+use taskparty_common::name::{Instance, JobId, Key};
 use taskparty_nats::connect::Nats;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -52,6 +52,7 @@ impl Client {
             job: job.to_owned(),
             params: None,
             key: None,
+            instance: None,
             when: When::Now,
             deadline: DEADLINE,
         }
@@ -73,6 +74,7 @@ pub struct Trigger {
     job: String,
     params: Option<Box<RawValue>>,
     key: Option<String>,
+    instance: Option<String>,
     when: When,
     deadline: Duration,
 }
@@ -83,6 +85,8 @@ struct Request<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     params: Option<&'a RawValue>,
     key: &'a Key,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instance: Option<Instance>,
     #[serde(rename = "in", skip_serializing_if = "Option::is_none")]
     after: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -119,6 +123,12 @@ impl Trigger {
         Self { key: Some(key.into()), ..self }
     }
 
+    /// Only this executor, by its instance id, whatever the job's route. It goes to no other one: if
+    /// that executor goes away, the run ends.
+    pub fn instance(self, instance: impl Into<String>) -> Self {
+        Self { instance: Some(instance.into()), ..self }
+    }
+
     /// Later, by `delay`.
     pub fn after(self, delay: Duration) -> Self {
         Self { when: When::After(delay), ..self }
@@ -145,12 +155,14 @@ impl Trigger {
             Some(key) => Key::new(key)?,
             None => Key::new(&Uuid::new_v4().simple().to_string())?,
         };
+        let instance = self.instance.as_deref().map(Instance::new).transpose()?;
         let (after, at) = match self.when {
             When::Now => (None, None),
             When::After(delay) => (Some(duration::format(delay)), None),
             When::At(instant) => (None, Some(instant)),
         };
-        let request = Request { id: &job, params: self.params.as_deref(), key: &key, after, at };
+        let params = self.params.as_deref();
+        let request = Request { id: &job, params, key: &key, instance, after, at };
         let request = serde_json::to_vec(&request).map_err(ClientError::Params)?;
         let answer = ask(&self.nats, request.into(), self.deadline).await?;
         serde_json::from_slice(&answer)

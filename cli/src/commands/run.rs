@@ -101,6 +101,12 @@ fn took(value: &Value) -> String {
     }
 }
 
+/// Where an attempt is; `moved`: its executor had gone, and the next attempt is another's.
+fn state(attempt: &Value) -> String {
+    let moved = attempt.get("moved").and_then(Value::as_bool).unwrap_or_default();
+    format!("{}{}", text(attempt, "state"), if moved { ", moved" } else { "" })
+}
+
 /// How far the handler said it is, as `30/100 rows`.
 fn progress(attempt: &Value) -> String {
     let Some(progress) = attempt.get("progress").filter(|progress| progress.is_object()) else {
@@ -177,7 +183,7 @@ fn people(run: &Value, clock: &Clock) -> String {
             table.row([
                 number(attempt, "shard"),
                 number(attempt, "attempt"),
-                text(attempt, "state").into(),
+                state(attempt),
                 took(attempt),
                 progress(attempt),
                 text(attempt, "instance").into(),

@@ -32,13 +32,15 @@ async fn a_trigger_says_what_when_and_under_which_key_and_gives_the_run() {
     let rig = Rig::start().await;
     let run = Uuid::now_v7();
     serve(&rig, move |request| {
-        let later = json!({"id": "report", "params": ["x"], "key": "k-1", "in": "1m30s"});
+        let later = json!({"id": "report", "params": ["x"], "key": "k-1", "in": "1m30s",
+            "instance": "web-1"});
         assert_eq!(request, later);
         Some((HeaderMap::new(), json!({"run": run, "more": 1})))
     })
     .await;
     let trigger = Client::new(rig.nats.clone()).trigger("report").params(&["x"]).unwrap();
-    let made = trigger.key("k-1").after(Duration::from_secs(90)).send().await.unwrap();
+    let trigger = trigger.key("k-1").after(Duration::from_secs(90)).instance("web-1");
+    let made = trigger.send().await.unwrap();
     assert_eq!(made, run);
 }
 
@@ -50,6 +52,7 @@ async fn a_refusal_a_bad_name_and_silence_are_told_apart() {
     assert!(matches!(silent, Err(ClientError::NoAnswer { .. })));
     assert!(matches!(client.trigger("a b").send().await, Err(ClientError::Name(_))));
     assert!(matches!(client.trigger("a").key("a.b").send().await, Err(ClientError::Name(_))));
+    assert!(matches!(client.trigger("a").instance("").send().await, Err(ClientError::Name(_))));
     serve(&rig, |_| {
         let mut headers = HeaderMap::new();
         headers.insert("Nats-Service-Error-Code", "404");
