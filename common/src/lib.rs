@@ -4,6 +4,7 @@
 //! environment. What is here can be tested with tables and properties, and the command line, the
 //! API, the scheduler and the executors share it.
 
+pub mod ask;
 pub mod backoff;
 pub mod dispatch;
 pub mod duration;

@@ -92,6 +92,8 @@ words! {
         Paused = "paused",
         /// The job was deleted.
         Deleted = "deleted",
+        /// Somebody cancelled it before it was dispatched.
+        Cancelled = "cancelled",
     }
 }
 

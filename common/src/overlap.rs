@@ -23,6 +23,10 @@ pub struct Places {
     /// The runs that wait, first come first.
     #[serde(default)]
     pub waiting: VecDeque<Uuid>,
+    /// The runs that waited and wait no more, because they are cancelled; they end when that is
+    /// on record.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leaving: Vec<Uuid>,
     /// The last runs that have ended, shortened; the latest last.
     #[serde(default)]
     pub ended: VecDeque<String>,
@@ -79,10 +83,21 @@ pub enum Place {
     Due,
     /// It waits.
     Waiting,
-    /// It has ended.
+    /// It has ended, or is cancelled and about to.
     Ended,
     /// It was never let in, or is forgotten.
     Unknown,
+}
+
+/// What became of a run that is to wait no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Withdrawal {
+    /// It waits no more, and never goes on.
+    Left,
+    /// It has a place: it goes on, or is about to.
+    Active,
+    /// It had ended before.
+    Ended,
 }
 
 impl Places {
@@ -96,7 +111,7 @@ impl Places {
                 (false, false) => Admission::Active,
             };
         }
-        if self.waiting.contains(&run) {
+        if self.waiting.contains(&run) || self.leaving.contains(&run) {
             return Admission::Waiting;
         }
         if self.has_ended(run) {
@@ -119,6 +134,23 @@ impl Places {
         }
     }
 
+    /// `run` is not to go on, if it has not begun: it waits no more. And whether that changed
+    /// anything.
+    pub fn withdraw(&mut self, run: Uuid) -> (Withdrawal, bool) {
+        if self.active.iter().any(|active| active.run == run) {
+            return (Withdrawal::Active, false);
+        }
+        if self.leaving.contains(&run) {
+            return (Withdrawal::Left, false);
+        }
+        if self.has_ended(run) {
+            return (Withdrawal::Ended, false);
+        }
+        self.waiting.retain(|waiting| *waiting != run);
+        self.leaving.push(run);
+        (Withdrawal::Left, true)
+    }
+
     /// `run` has ended: its place is free. True when that changed anything.
     pub fn release(&mut self, run: Uuid) -> bool {
         if self.has_ended(run) {
@@ -126,6 +158,7 @@ impl Places {
         }
         self.active.retain(|active| active.run != run);
         self.waiting.retain(|waiting| *waiting != run);
+        self.leaving.retain(|leaving| *leaving != run);
         self.ended.push_back(short(run));
         while self.ended.len() > REMEMBERED {
             self.ended.pop_front();
@@ -172,7 +205,7 @@ impl Places {
             Some(active) if active.due => Place::Due,
             Some(_) => Place::Active,
             None if self.waiting.contains(&run) => Place::Waiting,
-            None if self.has_ended(run) => Place::Ended,
+            None if self.has_ended(run) || self.leaving.contains(&run) => Place::Ended,
             None => Place::Unknown,
         }
     }
@@ -232,6 +265,24 @@ mod tests {
     }
 
     #[test]
+    fn one_that_is_withdrawn_waits_no_more_and_the_next_goes_on() {
+        let mut places = Places::default();
+        for n in 1..=3 {
+            places.admit(run(n), 1, WAIT);
+        }
+        assert_eq!(places.withdraw(run(1)), (Withdrawal::Active, false));
+        assert_eq!(places.withdraw(run(2)), (Withdrawal::Left, true));
+        assert_eq!(places.withdraw(run(2)), (Withdrawal::Left, false), "once more");
+        assert_eq!(places.admit(run(2), 1, WAIT), Admission::Waiting, "it is still to be recorded");
+        places.release(run(1));
+        places.promote(1);
+        assert_eq!(places.due().collect::<Vec<_>>(), [run(3)]);
+        assert!(places.release(run(2)) && places.leaving.is_empty());
+        assert_eq!(places.withdraw(run(2)), (Withdrawal::Ended, false));
+        assert_eq!(places.admit(run(2), 1, WAIT), Admission::Ended);
+    }
+
+    #[test]
     fn nobody_overtakes_those_that_wait() {
         let mut places = Places::default();
         places.admit(run(1), 1, WAIT);
@@ -244,7 +295,7 @@ mod tests {
         /// Whatever happens, there are never more runs than places, and no run twice.
         #[test]
         fn never_more_than_there_are_places(
-            steps in prop::collection::vec((0_u8..4, 1_u128..12), 0..200),
+            steps in prop::collection::vec((0_u8..5, 1_u128..12), 0..200),
             count in 1_usize..4,
         ) {
             let mut places = Places::default();
@@ -260,11 +311,13 @@ mod tests {
                         over.insert(n);
                     }
                     2 => drop(places.promote(count)),
+                    3 => drop(places.withdraw(run(n))),
                     _ => drop(places.dispatched(run(n))),
                 }
                 prop_assert!(places.active.len() <= count);
                 let mut all: Vec<_> = places.active.iter().map(|active| active.run).collect();
                 all.extend(&places.waiting);
+                all.extend(&places.leaving);
                 let distinct: std::collections::BTreeSet<_> = all.iter().collect();
                 prop_assert_eq!(distinct.len(), all.len());
                 let text = serde_json::to_string(&places).unwrap();

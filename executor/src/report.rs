@@ -138,6 +138,13 @@ impl Ending {
         Self::new(Outcome::Cancelled, Code::Cancelled, text).fatal()
     }
 
+    /// Its code blocks its thread and could not be stopped.
+    pub(crate) fn and_goes_on(self) -> Self {
+        let message =
+            format!("{}; its code could not be stopped and may still be at work", self.message);
+        Self { message, ..self }
+    }
+
     /// It came after its start deadline.
     pub(crate) fn too_late(start_by: DateTime<Utc>, now: DateTime<Utc>) -> Self {
         let late = (now - start_by).num_milliseconds();

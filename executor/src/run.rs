@@ -39,6 +39,10 @@ const LEASE: Duration = Duration::from_secs(30);
 /// By how much a lease is left early at most.
 const LONGEST_MARGIN: Duration = Duration::from_secs(1);
 
+/// How long a handler's code may take to let go, once its future is dropped, before its result says
+/// that it does not.
+const LET_GO: Duration = Duration::from_secs(1);
+
 /// The shortest lease that can be kept.
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 
@@ -302,9 +306,19 @@ impl Holder<'_> {
         stop.token.cancel();
         tokio::select! {
             biased;
+            () = self.lease.lost() => return End::LeaseLost,
+            _ = &mut *task => return end,
+            () = sleep(time) => {}
+        }
+        let End::Ended(ending) = end else { return end };
+        // Code that blocks its thread cannot be dropped. It keeps its slot; that it is still at work
+        // must be known to whoever stopped it.
+        task.abort();
+        tokio::select! {
+            biased;
             () = self.lease.lost() => End::LeaseLost,
-            _ = task => end,
-            () = sleep(time) => end,
+            _ = task => End::Ended(ending),
+            () = sleep(LET_GO) => End::Ended(ending.and_goes_on()),
         }
     }
 

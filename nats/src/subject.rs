@@ -155,6 +155,11 @@ impl Names {
         format!("{}.scheduled.{app}", self.prefix)
     }
 
+    /// What is asked of runs of an app's jobs: that they stop, or are tried again.
+    pub fn asked(&self, app: &App) -> String {
+        format!("{}.asked.{app}", self.prefix)
+    }
+
     /// What handlers have started.
     pub fn started(&self, app: &App) -> String {
         format!("{}.started.{app}", self.prefix)

@@ -18,7 +18,7 @@ use taskparty_common::fire::{FireId, Intent, Plan};
 use taskparty_common::job::{JobSpec, Overlap};
 use taskparty_common::name::JobId;
 use taskparty_common::outcome::Trigger;
-use taskparty_common::overlap::{Admission, Place, Places, WhenFull};
+use taskparty_common::overlap::{Admission, Place, Places, WhenFull, Withdrawal};
 use taskparty_nats::bucket::{BucketError, Buckets, Entry, Swap};
 use taskparty_nats::subject::Bucket;
 use uuid::Uuid;
@@ -154,6 +154,15 @@ impl Queues {
             // Nothing is left of the entry: whoever remembers it is to find that.
             let known = *places != Places::default();
             ((), (known && places.release(run)).into())
+        })
+        .await
+    }
+
+    /// Takes a run that is not to go on out of those that wait.
+    pub(crate) async fn withdraw(&self, job: &JobId, run: Uuid) -> Result<Withdrawal, BucketError> {
+        self.change(job, |places| {
+            let (withdrawal, changed) = places.withdraw(run);
+            (withdrawal, changed.into())
         })
         .await
     }

@@ -16,8 +16,10 @@ pub(crate) enum RunCommand {
     Get(OneRunArgs),
     /// What the run's handlers have logged.
     Logs(LogsArgs),
-    /// Not yet: stop a run.
-    #[command(hide = true)]
+    /// Stop a run, wherever it is: scheduled, waiting, dispatched, running or retrying.
+    #[command(
+        after_help = "It is asked again each second until it has ended. A run that has ended stays as it is.\n\nExamples:\n  taskparty run cancel 0199b2c4-8f00-7c1e-9a55-3d1f6f0c2b11\n  taskparty run cancel --job send-reminder --key order-1234"
+    )]
     Cancel(OneRunArgs),
     /// Not yet: make new attempts in a run that has failed.
     #[command(hide = true)]

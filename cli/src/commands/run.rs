@@ -1,5 +1,7 @@
 //! `taskparty run …`
 
+mod ask;
+
 use std::time::Duration;
 
 use chrono::TimeDelta;
@@ -30,7 +32,7 @@ pub(crate) async fn run(
         RunCommand::List(args) => list(args, config, output, clock).await,
         RunCommand::Get(args) => get(args, config, output, clock).await,
         RunCommand::Logs(args) => logs(args, config, output).await,
-        RunCommand::Cancel(_) => Err(Failure::not_yet("run cancel")),
+        RunCommand::Cancel(args) => ask::cancel(args, config, output).await,
         RunCommand::Retry(_) => Err(Failure::not_yet("run retry")),
     }
 }
@@ -124,12 +126,22 @@ fn why(run: &Value) -> String {
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": ")
 }
 
+/// The state, and that a run which goes on is to stop.
+fn run_state(run: &Value) -> String {
+    let state = text(run, "state");
+    let open = RunState::from_word(state).is_some_and(|state| !state.is_terminal());
+    if open && !text(run, "cancel_requested_at").is_empty() {
+        return format!("{state}, cancel requested");
+    }
+    state.to_owned()
+}
+
 fn row(run: &Value, clock: &Clock) -> [String; 9] {
     let due = time(run, "fire_time");
     [
         text(run, "run").into(),
         text(run, "job").into(),
-        text(run, "state").into(),
+        run_state(run),
         due.map_or_else(
             || "-".into(),
             |at| format!("{} ({})", shown_time(at), ago(at, clock.now())),
@@ -155,7 +167,13 @@ async fn get(args: OneRunArgs, config: &Config, output: Output, clock: &Clock) -
 fn people(run: &Value, clock: &Clock) -> String {
     let mut head = Table::bare();
     head.row(["run", text(run, "run")]);
-    for field in ["job", "app", "handler", "state", "trigger", "trigger_result", "owner", "lock"] {
+    for field in ["job", "app", "handler"] {
+        if !text(run, field).is_empty() {
+            head.row([field, text(run, field)]);
+        }
+    }
+    head.row(["state".to_owned(), run_state(run)]);
+    for field in ["trigger", "trigger_result", "owner", "lock"] {
         if !text(run, field).is_empty() {
             head.row([field, text(run, field)]);
         }
@@ -163,10 +181,16 @@ fn people(run: &Value, clock: &Clock) -> String {
     if !why(run).is_empty() {
         head.row(["why".to_owned(), why(run)]);
     }
+    let dated = |at| format!("{} ({})", shown_time(at), ago(at, clock.now()));
     for field in ["fire_time", "fired_at", "started_at", "ended_at"] {
         if let Some(at) = time(run, field) {
-            head.row([field.to_owned(), format!("{} ({})", shown_time(at), ago(at, clock.now()))]);
+            head.row([field.to_owned(), dated(at)]);
         }
+    }
+    if let Some(at) = time(run, "cancel_requested_at") {
+        let by = Some(text(run, "cancel_requested_by")).filter(|by| !by.is_empty());
+        let by = by.map(|by| format!(" by {by}")).unwrap_or_default();
+        head.row(["cancel_requested".to_owned(), format!("{}{by}", dated(at))]);
     }
     if let Some(params) = run.get("params").filter(|params| !params.is_null()) {
         head.row(["params".to_owned(), params.to_string()]);

@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod asked;
 mod chaos;
 mod crash;
 mod decisions;

@@ -304,5 +304,6 @@ async fn a_handler_that_blocks_its_thread_keeps_its_lease_and_still_times_out() 
     assert_outcome(&result, Outcome::TimedOut, "timeout");
     let took = result.finished_at - result.started_at.unwrap();
     assert!(took.num_milliseconds() < 3_000, "the timeout waited for the handler");
+    assert!(result.message.ends_with("may still be at work"), "{}", result.message);
     executor.stop().await;
 }

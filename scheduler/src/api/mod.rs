@@ -7,6 +7,7 @@
 //! Any number of nodes may serve it; each request goes to one of them.
 
 mod apply;
+mod ask;
 mod audit;
 mod confirm;
 mod definitions;

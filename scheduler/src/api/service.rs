@@ -23,7 +23,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::problem::{Code, Problem};
-use super::{Api, ApiError, apply, audit, doctor, edit, jobs, live, logs, runs, topology, trigger};
+use super::{
+    Api, ApiError, apply, ask, audit, doctor, edit, jobs, live, logs, runs, topology, trigger,
+};
 
 /// How long one request may take.
 pub const DEADLINE: Duration = Duration::from_secs(20);
@@ -41,7 +43,7 @@ const OVERHEAD: usize = 4 * 1024;
 type Name = (&'static str, &'static str);
 
 /// Every endpoint, as noun and verb.
-pub const ENDPOINTS: [(&str, &str); 17] = [
+pub const ENDPOINTS: [(&str, &str); 18] = [
     ("job", "apply"),
     ("job", "list"),
     ("job", "get"),
@@ -53,6 +55,7 @@ pub const ENDPOINTS: [(&str, &str); 17] = [
     ("run", "list"),
     ("run", "get"),
     ("run", "logs"),
+    ("run", "cancel"),
     ("executor", "list"),
     ("scheduler", "list"),
     ("topology", "show"),
@@ -189,6 +192,7 @@ async fn dispatch(api: &Api, name: (&str, &str), body: &[u8]) -> Result<Vec<u8>,
         ("run", "list") => call(body, |request| runs::list(api, request)).await,
         ("run", "get") => call(body, |request| runs::get(api, request)).await,
         ("run", "logs") => call(body, |request| logs::logs(api, request)).await,
+        ("run", "cancel") => call(body, |request| ask::cancel(api, request)).await,
         ("executor", "list") => call(body, |request| live::executors(api, request)).await,
         ("scheduler", "list") => call(body, |request| live::schedulers(api, request)).await,
         ("topology", "show") => call(body, |request| topology::show(api, request)).await,

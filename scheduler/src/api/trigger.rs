@@ -210,9 +210,8 @@ fn message(
     }
 }
 
-/// Three tokens, so that it can never be the subject of a job's next fixed-delay run, which has two.
 fn delay_subject(api: &Api, job: &JobId, trigger_id: &str) -> String {
-    api.nats.names().delay(&format!("at.{job}.{trigger_id}"))
+    api.nats.names().delay_at(job, trigger_id)
 }
 
 fn draft(

@@ -83,8 +83,10 @@ impl Ledger {
     fn judge_end(&mut self, id: Uuid, run: &RunFacts, one: &Try, row: &TryRow, ended: Says) {
         let place = self.of_try(id, run, one);
         let supported = one.results.iter().any(|result| result.says == ended);
-        // Who never started or never reported is ended by the sweep, or by its own fired record.
-        let by_itself = matches!(ended.outcome, Outcome::Lost | Outcome::NotStarted);
+        // Who never started or never reported is ended by the sweep, or by its own fired record; so
+        // is what was cancelled before it was tried, or whose executor did not answer.
+        let by_itself =
+            matches!(ended.outcome, Outcome::Lost | Outcome::NotStarted | Outcome::Cancelled);
         let kept = row.ended.is_none_or(|at| self.is_kept(at));
         if !supported && !by_itself && kept {
             let said: Vec<String> = one.results.iter().map(|result| self.says(result)).collect();

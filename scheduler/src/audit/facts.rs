@@ -67,6 +67,8 @@ pub struct FiredFact {
     pub plan: Plan,
     /// What was left out.
     pub skipped: Option<Skipped>,
+    /// It waits for its turn: another record of the same lock says what became of it.
+    pub awaits_place: bool,
     /// What of its definition bounds its attempts; none when that cannot be read.
     pub limits: Option<Limits>,
     /// When the server stored it.

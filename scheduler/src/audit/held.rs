@@ -68,6 +68,8 @@ pub(super) struct Said {
     pub(super) attempt: u32,
     pub(super) skipped: Option<Box<(SkipReason, u64, i64)>>,
     pub(super) fire_time: i64,
+    /// There is to be another record.
+    pub(super) awaits_place: bool,
 }
 
 impl Said {
@@ -83,6 +85,7 @@ impl Said {
             attempt: fact.plan.attempt,
             skipped: fact.skipped.as_ref().map(skipped),
             fire_time: fact.fire_time.timestamp_millis(),
+            awaits_place: fact.awaits_place,
         }
     }
 
@@ -95,7 +98,8 @@ impl Said {
         // A run that waits has its executors, and with them its shards, chosen when its turn comes.
         let waits = [self.result, other.result].contains(&TriggerResult::Queued);
         let total = if waits { self.total } else { other.total };
-        *self == Self { result: self.result, total, ..other.clone() }
+        let awaits_place = self.awaits_place;
+        *self == Self { result: self.result, total, awaits_place, ..other.clone() }
             && sent(self.result) == sent(other.result)
     }
 
@@ -129,6 +133,8 @@ pub(super) struct Head {
     pub(super) result: TriggerResult,
     pub(super) total: u32,
     pub(super) limits: Option<Limits>,
+    /// It was cancelled before it was dispatched.
+    pub(super) cancelled: bool,
     pub(super) stored: i64,
 }
 

@@ -13,7 +13,7 @@ use chrono::{DateTime, Utc};
 use taskparty_common::fire::{FireId, Identity, Skipped};
 use taskparty_common::job::MAX_SHARDS;
 use taskparty_common::name::Instance;
-use taskparty_common::outcome::TriggerResult;
+use taskparty_common::outcome::{SkipReason, TriggerResult};
 use uuid::Uuid;
 
 use super::eras::Revisions;
@@ -216,6 +216,10 @@ impl Ledger {
                 result: fact.result,
                 total: fact.plan.total,
                 limits: fact.limits,
+                cancelled: fact
+                    .skipped
+                    .as_ref()
+                    .is_some_and(|skipped| skipped.reason == SkipReason::Cancelled),
                 stored,
             };
             match &mut run.head {
@@ -224,7 +228,7 @@ impl Ledger {
                 none => *none = Some(head),
             }
         }
-        if fact.result != TriggerResult::Skipped {
+        if fact.result != TriggerResult::Skipped && !fact.awaits_place {
             for shard in shards {
                 run.attempt(shard, fact.plan.attempt).fired.get_or_insert(stored);
             }
@@ -238,7 +242,8 @@ impl Ledger {
             entry.fired = Some(said);
             return true;
         };
-        if first.becomes(&said) {
+        let answered = first.awaits_place && !said.awaits_place && first.run == said.run;
+        if answered || first.becomes(&said) {
             entry.fired = Some(said);
             return true;
         }

@@ -41,6 +41,8 @@ struct Fired<'a> {
     plan: Plan,
     #[serde(default)]
     skipped: Option<Skipped>,
+    #[serde(default)]
+    start_by: Option<DateTime<Utc>>,
     #[serde(borrow)]
     definition: &'a RawValue,
 }
@@ -267,6 +269,7 @@ fn take_fired(
         fire_time: fired.fire_time,
         plan: fired.plan,
         skipped: fired.skipped,
+        awaits_place: fired.result == TriggerResult::Queued && fired.start_by.is_none(),
         limits,
         stored_at,
     });

@@ -174,7 +174,15 @@ fn derived(run: &RunFacts, row: &Row) -> Option<RunState> {
     let states: Vec<(u32, RunState)> =
         run.tries.iter().filter_map(|one| Some((one.shard, one.row.as_ref()?.state))).collect();
     if result == TriggerResult::Skipped && states.is_empty() {
-        return Some(RunState::Skipped);
+        // Left out, or cancelled before it was dispatched: its record says which.
+        let cancelled = match &run.head {
+            Some(head) => head.cancelled,
+            None => row.state == RunState::Cancelled,
+        };
+        return Some(if cancelled { RunState::Cancelled } else { RunState::Skipped });
+    }
+    if result == TriggerResult::Queued && states.is_empty() {
+        return Some(RunState::Waiting);
     }
     let last = |shard: u32| {
         let of_shard = states.iter().rev().find(|(of, _)| *of == shard);

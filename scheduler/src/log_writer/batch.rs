@@ -252,7 +252,7 @@ impl Work {
                 done.runs.insert(id, (run, Effect::default()));
             }
             let Some((run, effect)) = done.runs.get_mut(&id) else { continue };
-            if only_planned(run) && !matches!(line.event, Event::Scheduled(_)) {
+            if only_planned(run) && !matches!(line.event, Event::Scheduled(_) | Event::Asked(_)) {
                 // The job may have got another app since its trigger was taken.
                 run.app = line.app.clone();
             }
@@ -279,6 +279,8 @@ fn only_planned(run: &Run) -> bool {
 fn stranger(known: Option<&Run>, line: &Line) -> Option<String> {
     let run = known?;
     let theirs = run.fired.is_none() && matches!(line.event, Event::Fired(..));
+    // No executor may publish these; and the job may have got another app since its run was made.
+    let theirs = theirs || matches!(line.event, Event::Asked(_));
     let other_app = run.app != line.app && !only_planned(run);
     if theirs {
         return None;

@@ -17,6 +17,7 @@ use super::Parts;
 use super::batch::{Batch, Written};
 use super::event::{self, Line};
 use super::outage::Outage;
+use super::transition::Event;
 use crate::store::SetAside;
 
 /// How long an idle wait for a message lasts.
@@ -119,6 +120,7 @@ fn room_for(batch: &Gathered, events: usize) -> usize {
 /// Writes a batch, however long SQL takes to work again; false when it had to be given up.
 async fn write(parts: &Parts, batch: Gathered, stop: &CancellationToken) -> bool {
     let Gathered { messages, lines, aside } = batch;
+    let asked = lines.iter().any(|line| matches!(line.event, Event::Asked(_)));
     let batch = Batch::new(lines, aside);
     let mut outage = Outage::default();
     let mut kept_at = Instant::now();
@@ -143,6 +145,9 @@ async fn write(parts: &Parts, batch: Gathered, stop: &CancellationToken) -> bool
     fail_point!("log_writer.after_commit");
     for received in &messages {
         answer(parts, received, b"+ACK").await;
+    }
+    if asked {
+        parts.asked.notify_one();
     }
     note(parts, &messages, &written);
     true

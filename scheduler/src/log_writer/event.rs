@@ -6,6 +6,7 @@
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use serde::de::DeserializeOwned;
+use taskparty_common::ask::Asked;
 use taskparty_common::dispatch::{MAX_MESSAGE, Progress, ResultRecord, Started};
 use taskparty_common::fire::{Fired, Scheduled};
 use taskparty_common::job::MAX_SHARDS;
@@ -60,6 +61,7 @@ enum Kind {
     Started,
     Progress,
     Result,
+    Asked,
 }
 
 /// Reads one message; what cannot be read goes to `aside`.
@@ -86,7 +88,7 @@ pub(super) fn read(
         return refuse(
             0,
             payload,
-            "the subject is none of scheduled, fired, started, progress, result".into(),
+            "the subject is none of scheduled, fired, started, progress, result, asked".into(),
         );
     };
     for (line, raw) in (0_u32..).zip(payload.split(|byte| *byte == b'\n')) {
@@ -116,6 +118,7 @@ fn kind_of(names: &Names, subject: &str) -> Option<(Kind, App)> {
         (Kind::Started, names.started(&app)),
         (Kind::Progress, names.progress(&app)),
         (Kind::Scheduled, names.scheduled(&app)),
+        (Kind::Asked, names.asked(&app)),
     ];
     let kind = kinds.into_iter().find(|(_, name)| name == subject)?.0;
     Some((kind, app))
@@ -160,6 +163,13 @@ fn parse(kind: Kind, app: &App, raw: &[u8]) -> Result<Event, String> {
             bounds(result.shard.index, result.attempt)?;
             cut(&mut result);
             Ok(Event::Result(Box::new(result)))
+        }
+        Kind::Asked => {
+            let asked: Asked = json(raw)?;
+            if asked.app != *app {
+                return Err(format!("it is about app {} on the subject of app {app}", asked.app));
+            }
+            Ok(Event::Asked(asked))
         }
     }
 }

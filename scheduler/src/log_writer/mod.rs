@@ -14,6 +14,7 @@
 //! | `event`, `batch` | messages to events; a batch in one transaction |
 //! | `consume` | pulling, holding while SQL is down, acking |
 //! | `outbox` | publishing decisions |
+//! | `stop` | runs that are to stop, asked again until they have |
 //! | `sweep` | what never started, never reported, never came |
 //! | `term` | who writes, and into which store |
 
@@ -25,6 +26,7 @@ mod outage;
 mod outbox;
 pub mod policy;
 mod status;
+mod stop;
 mod sweep;
 mod term;
 pub mod transition;
@@ -161,6 +163,8 @@ struct Parts {
     alarms: Alarms,
     /// Something waits in the outbox.
     decided: Notify,
+    /// Somebody may have asked for a run to stop.
+    asked: Notify,
 }
 
 impl LogWriter {
@@ -199,6 +203,7 @@ impl LogWriter {
             jobs,
             status: StatusHandle::default(),
             decided: Notify::new(),
+            asked: Notify::new(),
         };
         Ok(Self { parts: Arc::new(parts), candidate })
     }
@@ -242,6 +247,8 @@ impl LogWriter {
         tasks.spawn(async move { outbox::run(&parts, &stops).await });
         let (parts, stops) = (self.parts.clone(), stop.clone());
         tasks.spawn(async move { sweep::run(&parts, &stops).await });
+        let (parts, stops) = (self.parts.clone(), stop.clone());
+        tasks.spawn(async move { stop::run(&parts, &stops).await });
         tasks.close();
         let work = async {
             tasks.wait().await;

@@ -12,7 +12,7 @@ use futures::{FutureExt, StreamExt};
 use serde_json::value::RawValue;
 use taskparty_common::dispatch::Alert;
 use taskparty_common::fire::{FireId, Identity, Plan, RetryOf, TriggerRequest};
-use taskparty_common::outcome::Trigger;
+use taskparty_common::outcome::{RunState, Trigger};
 use taskparty_nats::fail_point;
 use taskparty_nats::publish::Draft;
 use taskparty_nats::subject::Names;
@@ -99,7 +99,13 @@ async fn publish(parts: &Parts, posting: &Posting) -> Result<(), String> {
     let names = parts.buckets.nats().names();
     if posting.kind == OutboxKind::Release {
         let run = posting.run.as_ref().ok_or("its run is not in the history")?;
-        return parts.queues.release(&run.job, run.id).await.map_err(|error| error.to_string());
+        parts.queues.release(&run.job, run.id).await.map_err(|error| error.to_string())?;
+        // One that waited when it was cancelled has left what it was to do.
+        if run.state == RunState::Cancelled {
+            let dropped = parts.queues.drop_intent(&run.job, run.id).await;
+            dropped.map_err(|error| error.to_string())?;
+        }
+        return Ok(());
     }
     if posting.kind == OutboxKind::Again
         && posting.run.as_ref().is_some_and(|run| run.planned.is_none())

@@ -9,20 +9,23 @@ use uuid::Uuid;
 
 use super::read::{Columns, blob};
 use super::sql::Blocks;
-use super::{Attempt, Digest, FiredPart, PlannedPart, Run, SkippedPart, StoreError, Tx};
+use super::{
+    Attempt, CancelPart, Digest, FiredPart, PlannedPart, Run, SkippedPart, StoreError, Tx,
+};
 
 /// The columns of a run, in the order in which [`run`] reads them and [`super::save`] writes them.
 pub(super) const RUN: &str = "id, job, app, state, handler, lock_key, revision, since, definition, \
     owner, trigger_kind, trigger_result, trigger_message, skip_reason, skip_count, skip_first, \
-    fire_time, fired_at, start_by, shards, params, code, attempts, started_at, ended_at";
+    fire_time, fired_at, start_by, shards, params, code, attempts, started_at, ended_at, \
+    cancel_requested_at, cancel_requested_by, round";
 
 /// The columns of an attempt, likewise.
 pub(super) const ATTEMPT: &str = "run, shard, attempt, state, outcome, code, message, output, \
     truncated, retryable, instance, delivery, due_at, dispatched_at, start_by, started_at, \
-    ended_at, progress, notes, check_at, ending, target, pinned, moved";
+    ended_at, progress, notes, check_at, ending, target, pinned, moved, round";
 
 /// How many those are.
-pub(super) const ATTEMPT_COLUMNS: usize = 24;
+pub(super) const ATTEMPT_COLUMNS: usize = 25;
 
 #[derive(Debug)]
 pub(super) struct Texts {
@@ -104,6 +107,10 @@ pub(super) fn run(row: &SqliteRow) -> Result<(Run, u32), StoreError> {
     let attempts = c.count()?;
     let started_at = c.maybe_time()?;
     let ended_at = c.maybe_time()?;
+    let cancel_at = c.maybe_time()?;
+    let cancel_by = c.string()?;
+    let cancel = cancel_at.map(|at| CancelPart { at, by: cancel_by });
+    let round = c.count()?;
     let run = Run {
         id,
         job,
@@ -114,6 +121,8 @@ pub(super) fn run(row: &SqliteRow) -> Result<(Run, u32), StoreError> {
         code,
         started_at,
         ended_at,
+        cancel,
+        round,
         attempts: std::collections::BTreeMap::new(),
     };
     Ok((run, attempts))
@@ -203,6 +212,7 @@ pub(super) fn attempt(row: &SqliteRow) -> Result<(Uuid, (u32, u32), Attempt), St
         target: c.maybe_parsed(|text| Instance::new(text).ok())?,
         pinned: c.flag()?,
         moved: c.flag()?,
+        round: c.count()?,
     };
     Ok((run, key, attempt))
 }

@@ -9,7 +9,7 @@
 //! - *One writer*: SQLite has exactly one connection for writing, and each of its transactions
 //!   takes the write lock at its begin, so what it reads stays true until it commits.
 //! - *An end is written once*: every upsert is guarded against changing a run or an attempt that
-//!   has ended.
+//!   has ended. A run leaves its end in one way only, by a retry that counts up its round.
 
 mod audit;
 mod decide;
@@ -42,8 +42,8 @@ pub use error::StoreError;
 use identity::Identity;
 pub use outbox::{OutboxKind, Posting};
 pub use record::{
-    AlertPart, Attempt, Decision, Digest, Ending, FiredPart, Note, PlannedPart, ProgressPart, Run,
-    SkippedPart, Then,
+    AlertPart, Attempt, CancelPart, Decision, Digest, Ending, FiredPart, Note, PlannedPart,
+    ProgressPart, Run, SkippedPart, Then,
 };
 pub use rows::{AlertRow, AttemptRow, Page, PendingRow, RunDetail, RunFilter, RunRow};
 pub use save::Definition;

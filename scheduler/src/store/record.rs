@@ -34,6 +34,10 @@ pub struct Run {
     pub started_at: Option<DateTime<Utc>>,
     /// When the run reached its end.
     pub ended_at: Option<DateTime<Utc>>,
+    /// That it is to stop; while it has not ended, it is asked to each second.
+    pub cancel: Option<CancelPart>,
+    /// How many times somebody has retried it by hand.
+    pub round: u32,
     /// By shard and attempt.
     pub attempts: BTreeMap<(u32, u32), Attempt>,
 }
@@ -129,6 +133,22 @@ pub struct PlannedPart {
     pub params: Option<String>,
 }
 
+/// Somebody asked for a run to stop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CancelPart {
+    /// When.
+    pub at: DateTime<Utc>,
+    /// Who; empty when that is not known.
+    pub by: String,
+}
+
+impl CancelPart {
+    /// It in a few words.
+    pub fn words(&self) -> String {
+        if self.by.is_empty() { "cancelled".into() } else { format!("cancelled by {}", self.by) }
+    }
+}
+
 /// Why, and for how many instants, a record stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SkippedPart {
@@ -138,6 +158,13 @@ pub struct SkippedPart {
     pub count: u64,
     /// The first of them.
     pub first: DateTime<Utc>,
+}
+
+impl SkippedPart {
+    /// Whether somebody cancelled it before it was dispatched.
+    pub fn is_cancelled(&self) -> bool {
+        self.reason == SkipReason::Cancelled
+    }
 }
 
 /// One try at one shard.
@@ -185,6 +212,8 @@ pub struct Attempt {
     pub pinned: bool,
     /// That executor had gone, and the next attempt is another's. It is no retry.
     pub moved: bool,
+    /// How many times the run had been retried by hand when it was made.
+    pub round: u32,
 }
 
 impl Attempt {
@@ -212,13 +241,14 @@ impl Attempt {
             target: None,
             pinned: false,
             moved: false,
+            round: 0,
         }
     }
 
     /// The attempt that follows this one, in `state`: what is pinned stays with its executor.
     pub fn next(&self, state: RunState) -> Self {
         let target = self.target.clone().filter(|_| self.pinned);
-        Self { target, pinned: self.pinned, ..Self::new(state) }
+        Self { target, pinned: self.pinned, round: self.round, ..Self::new(state) }
     }
 }
 

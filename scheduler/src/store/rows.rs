@@ -93,6 +93,19 @@ pub struct RunRow {
     pub ended_at: Option<DateTime<Utc>>,
     /// What went wrong in the shard that decided it.
     pub code: Option<Code>,
+    /// When somebody asked for it to stop. While it has not ended it goes on being asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cancel_requested_at: Option<DateTime<Utc>>,
+    /// Who asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cancel_requested_by: Option<String>,
+    /// How many times somebody has retried it by hand.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub round: u32,
+}
+
+fn is_zero(round: &u32) -> bool {
+    *round == 0
 }
 
 /// An attempt of a run.
@@ -143,6 +156,9 @@ pub struct AttemptRow {
     /// Results that came too late and changed nothing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Note>,
+    /// How many times the run had been retried by hand when it was made.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub round: u32,
 }
 
 /// An alert.
@@ -230,6 +246,13 @@ impl RunRow {
             started_at: run.started_at,
             ended_at: run.ended_at,
             code: run.code,
+            cancel_requested_at: run.cancel.as_ref().map(|cancel| cancel.at),
+            cancel_requested_by: run
+                .cancel
+                .as_ref()
+                .map(|cancel| cancel.by.clone())
+                .filter(|by| !by.is_empty()),
+            round: run.round,
         }
     }
 }
@@ -257,6 +280,7 @@ impl AttemptRow {
             ended_at: attempt.ended_at,
             progress: attempt.progress,
             notes: attempt.notes,
+            round: attempt.round,
         }
     }
 }

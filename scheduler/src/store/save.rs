@@ -35,7 +35,10 @@ pub(super) struct Texts {
 
 impl Texts {
     pub(super) fn new() -> Self {
-        let runs = upsert("runs", RUN, 1, &format!("runs.state NOT IN ({})", terminal_words()));
+        // An end is left in one way only: by a retry that counts up the round.
+        let guard =
+            format!("runs.state NOT IN ({}) OR excluded.round > runs.round", terminal_words());
+        let runs = upsert("runs", RUN, 1, &guard);
         let attempts = upsert(
             "attempts",
             ATTEMPT,
@@ -97,7 +100,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Keeps runs as they are now; those that had ended stay as they were.
+    /// Keeps runs as they are now; those that had ended stay as they were, unless they are retried.
     pub(crate) async fn save_runs(&mut self, runs: &[&Run]) -> Result<(), StoreError> {
         for (mut query, block) in self.texts.save.runs.over(runs) {
             for run in block {
@@ -168,6 +171,9 @@ fn bind_run(query: Bound, run: &Run) -> Bound {
         .bind(i64::try_from(run.attempts.len()).unwrap_or(i64::MAX))
         .bind(run.started_at.map(ms))
         .bind(run.ended_at.map(ms))
+        .bind(run.cancel.as_ref().map(|cancel| ms(cancel.at)))
+        .bind(run.cancel.as_ref().map(|cancel| cancel.by.clone()).filter(|by| !by.is_empty()))
+        .bind(i64::from(run.round))
 }
 
 fn bind_attempt(query: Bound, run: Uuid, key: (u32, u32), attempt: &Attempt) -> Bound {
@@ -196,6 +202,7 @@ fn bind_attempt(query: Bound, run: Uuid, key: (u32, u32), attempt: &Attempt) -> 
         .bind(attempt.target.as_ref().map(|target| target.as_str().to_owned()))
         .bind(attempt.pinned)
         .bind(attempt.moved)
+        .bind(i64::from(attempt.round))
 }
 
 /// Our own plain structs always have a JSON form.

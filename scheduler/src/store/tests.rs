@@ -81,6 +81,8 @@ fn run(n: u32) -> Run {
         code: Some(Code::HandlerError),
         started_at: Some(at(4)),
         ended_at: Some(at(5)),
+        cancel: n.is_multiple_of(7).then(|| CancelPart { at: at(8), by: "alice".into() }),
+        round: n % 3,
         attempts: [((0, 1), attempt)].into(),
     }
 }
@@ -254,6 +256,7 @@ async fn no_list_and_no_question_of_the_sweep_walks_or_sorts_all_runs() {
     questions.push(watch::to_check_sql());
     questions.push(watch::stranded_sql(3));
     questions.push(watch::TARGETS.to_owned());
+    questions.push(watch::to_stop_sql());
     questions.push(watch::last_of_chain_sql());
     for sql in questions {
         let rows = sqlx::query_as::<_, (i64, i64, i64, String)>(AssertSqlSafe(format!(

@@ -82,6 +82,30 @@ impl Store {
         query.fetch_all(self.readers()).await?.iter().map(to_check).collect()
     }
 
+    /// Runs that are to stop and have not ended, after `after` in the order of their ids, each with
+    /// those of its attempts that have not ended.
+    pub(crate) async fn to_stop(&self, after: Uuid, limit: u32) -> Result<Vec<Run>, StoreError> {
+        let rows = sqlx::query(AssertSqlSafe(to_stop_sql()))
+            .bind(blob(after.as_bytes()))
+            .bind(i64::from(limit))
+            .fetch_all(self.readers())
+            .await?;
+        let mut runs = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let (mut run, _) = load::run(row)?;
+            let open = sqlx::query(AssertSqlSafe(open_attempts_sql()))
+                .bind(blob(run.id.as_bytes()))
+                .fetch_all(self.readers())
+                .await?;
+            for row in &open {
+                let (_, key, attempt) = load::attempt(row)?;
+                run.attempts.insert(key, attempt);
+            }
+            runs.push(run);
+        }
+        Ok(runs)
+    }
+
     /// The definition with this digest.
     pub(crate) async fn definition(&self, digest: &Digest) -> Result<Option<String>, StoreError> {
         Ok(sqlx::query_scalar("SELECT spec FROM definitions WHERE digest = $1")
@@ -218,6 +242,17 @@ fn from() -> String {
 
 pub(super) fn in_state_sql(state: &str, and: &str) -> String {
     format!("SELECT {RUN} FROM runs WHERE state = '{state}' AND {and} $1 ORDER BY id LIMIT $2")
+}
+
+pub(super) fn to_stop_sql() -> String {
+    format!(
+        "SELECT {RUN} FROM runs WHERE cancel_requested_at IS NOT NULL AND ended_at IS NULL \
+         AND id > $1 ORDER BY id LIMIT $2"
+    )
+}
+
+fn open_attempts_sql() -> String {
+    format!("SELECT {ATTEMPT} FROM attempts WHERE run = $1 AND outcome IS NULL")
 }
 
 pub(super) fn last_of_chain_sql() -> String {

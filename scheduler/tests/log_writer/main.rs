@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
+mod cancel;
 mod decisions;
 mod outage;
 mod rig;

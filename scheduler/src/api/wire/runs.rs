@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 /// `run.list`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -38,6 +39,45 @@ pub struct OneRun {
     /// time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+}
+
+/// `run.cancel`. The run is named by `run`, or by `job` and `key`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AskRun {
+    /// The run's id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
+    /// The job of `key`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+    /// The key that it was triggered with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Who asks.
+    #[serde(default)]
+    pub by: String,
+}
+
+/// What became of something that was asked of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunAsked {
+    /// The run.
+    pub run: Uuid,
+    /// Its job.
+    pub job: String,
+    /// Where it is now.
+    pub state: String,
+    /// This call asked for it; else there was nothing to ask: the run has ended, or had been asked.
+    pub changed: bool,
+    /// History shows it. If not, it is stored all the same, and comes to pass.
+    pub shown: bool,
+    /// When it was asked to stop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancel_requested_at: Option<DateTime<Utc>>,
+    /// By whom.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancel_requested_by: Option<String>,
 }
 
 /// `run.logs`.

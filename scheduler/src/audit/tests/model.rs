@@ -129,6 +129,7 @@ impl World {
             fire_time,
             plan: Plan::whole(shards),
             skipped: None,
+            awaits_place: false,
             limits: Some(Limits { retries: max, timeout: Some(Duration::from_secs(60)) }),
             stored_at: fire_time + TimeDelta::milliseconds(10),
         };
@@ -242,6 +243,7 @@ impl World {
             fire_time: at(last),
             plan: Plan::whole(1),
             skipped: Some(Skipped { reason: SkipReason::Misfire, count, first: at(first) }),
+            awaits_place: false,
             limits: None,
             stored_at,
         };

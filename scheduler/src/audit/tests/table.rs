@@ -227,6 +227,40 @@ fn the_same_record_again_is_a_note() {
 }
 
 #[test]
+fn of_a_run_that_waited_for_its_turn_the_record_of_what_came_of_it_counts() {
+    use taskparty_common::fire::Skipped;
+    use taskparty_common::outcome::{RunState, TriggerResult};
+    let mut world = ten();
+    for second in 0..10 {
+        run(&mut world, second * 10);
+    }
+    // One waits still, one was dispatched later, one was cancelled before.
+    for n in 0..3 {
+        let mut waits = world.fired[n].clone();
+        (waits.result, waits.awaits_place) = (TriggerResult::Queued, true);
+        world.fired.insert(n, waits);
+    }
+    let (waits, cancelled) = (world.fired[0].run, world.fired[2].run);
+    world.fired.retain(|fact| fact.run != waits || fact.awaits_place);
+    for fact in world.fired.iter_mut().filter(|fact| fact.run == cancelled && !fact.awaits_place) {
+        fact.result = TriggerResult::Skipped;
+        let first = fact.fire_time;
+        fact.skipped = Some(Skipped { reason: SkipReason::Cancelled, count: 1, first });
+    }
+    for row in world.rows.iter_mut().filter(|row| row.run == waits || row.run == cancelled) {
+        row.tries.clear();
+        (row.state, row.result) = match row.run == waits {
+            true => (RunState::Waiting, Some(TriggerResult::Queued)),
+            false => (RunState::Cancelled, Some(TriggerResult::Skipped)),
+        };
+    }
+    world.starts.retain(|start| start.run != waits && start.run != cancelled);
+    world.results.retain(|result| result.run != waits && result.run != cancelled);
+    let report = world.judge();
+    assert!(report.is_clean(), "{}", shown(&report));
+}
+
+#[test]
 fn a_delivery_that_nats_forgot_may_come_again_and_only_then() {
     let mut world = ten();
     for second in 0..10 {

@@ -48,6 +48,9 @@ pub(super) async fn judge(
         (_, RunState::Retrying, _) => What::RetryAgain,
         // Nothing can be said before the fired record.
         (_, _, None) => What::LookAgain(later(now, parts.config.lease)),
+        (Some(ending), _, Some(handler)) if ending.outcome == Outcome::Cancelled => {
+            cancelled(parts, check, handler, now, ending.clone()).await?
+        }
         (Some(ending), _, Some(handler)) => {
             let lease = parts.config.lease;
             remove_and_end(parts, check, handler, now, ending.clone(), lease).await?
@@ -214,6 +217,37 @@ async fn running(
     }
     // Done, or removed by somebody: a result was stored before, or will never be.
     Ok(What::EndAt(later(now, grace), lost(format!("{who} gave no result"))))
+}
+
+/// Of a run that is to stop: takes its work back. An executor that has it has a lease to say that it
+/// has stopped; then the attempt ends without that, and as nobody can have the work again, whoever
+/// goes on with it all the same has no lease that counts.
+async fn cancelled(
+    parts: &Parts,
+    check: &ToCheck,
+    handler: &Handler,
+    now: DateTime<Utc>,
+    ending: Ending,
+) -> Result<What, SweepError> {
+    let removed = remove(parts, check, handler).await?;
+    let wait = parts.config.lease;
+    let words = &ending.message;
+    let grace = duration::format(wait);
+    let message = match (removed, check.attempt.state) {
+        (Removed::Untouched, _) => format!("{words} before an executor had it"),
+        (_, RunState::Running) => {
+            let who = check.attempt.instance.as_ref().map_or("its executor", |who| who.as_str());
+            format!(
+                "{words}; {who} was asked to stop and has not answered for {grace}: its handler may still be at work"
+            )
+        }
+        _ => format!("{words}; an executor may have had it, and none has answered for {grace}"),
+    };
+    let ending = Ending { message, removed: true, ..ending };
+    Ok(match removed {
+        Removed::Untouched => What::End(ending),
+        Removed::Delivered | Removed::Absent => What::EndAt(later(now, wait), ending),
+    })
 }
 
 /// Removes the dispatch; ends the attempt at once when nobody can have it, else in `wait`.

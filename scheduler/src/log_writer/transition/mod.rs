@@ -5,9 +5,10 @@
 //!
 //! *Invariants.*
 //! - *The first terminal result of an attempt wins*; a later one is kept as a note.
-//! - *A run at its end never changes.*
+//! - *A run at its end never changes*, but for a retry that somebody asks for in its round (`ask`).
 //! - *Nothing is decided before the fired record*, whose plan says how many shards there are.
 
+mod ask;
 mod record;
 mod settle;
 mod sweep;
@@ -18,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use taskparty_common::ask::Asked;
 use taskparty_common::dispatch::{Progress, ResultRecord, Started};
 use taskparty_common::fire::{Fired, Scheduled};
 use taskparty_common::name::{App, JobId};
@@ -48,6 +50,8 @@ pub enum Event {
     Progress(Progress),
     /// An attempt ended.
     Result(Box<ResultRecord>),
+    /// Somebody wants something of the run.
+    Asked(Asked),
     /// The sweep found out about an attempt.
     Sweep(Verdict),
 }
@@ -61,6 +65,7 @@ impl Event {
             Event::Started(started) => started.run,
             Event::Progress(progress) => progress.run,
             Event::Result(result) => result.run,
+            Event::Asked(asked) => asked.run,
             Event::Sweep(verdict) => verdict.run,
         }
     }
@@ -72,6 +77,7 @@ impl Event {
             Event::Fired(fired, _) => Some(&fired.job),
             Event::Started(started) => Some(&started.job),
             Event::Result(result) => Some(&result.job),
+            Event::Asked(asked) => Some(&asked.job),
             Event::Progress(_) | Event::Sweep(_) => None,
         }
     }
@@ -131,6 +137,8 @@ pub fn unknown(id: Uuid, job: JobId, app: App) -> Run {
         code: None,
         started_at: None,
         ended_at: None,
+        cancel: None,
+        round: 0,
         attempts: BTreeMap::new(),
     }
 }
@@ -145,6 +153,7 @@ pub fn apply(run: &mut Run, event: &Event, setting: &Setting<'_>) -> Effect {
         Event::Started(started) => record::started(run, started, setting, &mut effect),
         Event::Progress(progress) => record::progress(run, progress, &mut effect),
         Event::Result(result) => record::result(run, result, &mut effect),
+        Event::Asked(asked) => ask::asked(run, asked, &mut effect),
         Event::Sweep(verdict) => sweep::apply(run, verdict, setting, &mut effect),
     }
     if effect.run && !ended {

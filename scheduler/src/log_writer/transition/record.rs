@@ -118,6 +118,15 @@ fn dispatched(
     if attempt.dispatched_at.is_some() {
         return;
     }
+    if fired.skipped.as_ref().is_some_and(|skipped| skipped.reason == SkipReason::Cancelled) {
+        if attempt.outcome.is_none() && attempt.state != RunState::Running {
+            let code = Some(Code::Cancelled);
+            end(attempt, Outcome::Cancelled, code, &fired.message, fired.fired_at);
+            attempt.due_at = None;
+            effect.touch(key);
+        }
+        return;
+    }
     attempt.dispatched_at = Some(fired.fired_at);
     attempt.start_by = fired.start_by;
     attempt.target = fired.plan.target(key.0).cloned();

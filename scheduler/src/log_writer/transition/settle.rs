@@ -6,9 +6,10 @@ use chrono::{DateTime, Utc};
 use taskparty_common::duration;
 use taskparty_common::outcome::{Code, RunState, SkipReason, Trigger, TriggerResult};
 
+use super::ask;
 use super::{Effect, RETRY_AGAIN_AFTER, Setting, after};
 use crate::log_writer::ids;
-use crate::store::{AlertPart, Attempt, Decision, FiredPart, Run};
+use crate::store::{AlertPart, Attempt, Decision, FiredPart, Run, SkippedPart};
 
 pub(super) fn settle(run: &mut Run, setting: &Setting<'_>, effect: &mut Effect) {
     run.started_at = run.attempts.values().filter_map(|attempt| attempt.started_at).min();
@@ -28,19 +29,25 @@ pub(super) fn settle(run: &mut Run, setting: &Setting<'_>, effect: &mut Effect) 
         return;
     }
     if fired.result == TriggerResult::Skipped && run.attempts.is_empty() {
-        run.state = RunState::Skipped;
+        let cancelled = fired.skipped.as_ref().is_some_and(SkippedPart::is_cancelled);
+        run.state = if cancelled { RunState::Cancelled } else { RunState::Skipped };
         finish(run, setting, effect);
         return;
     }
     let shards = fired.shards;
     for (shard, last) in last_attempts(&run.attempts, shards) {
-        if let Some(next) = retry(run, shard, last, setting) {
+        let Some(next) = retry(run, shard, last, setting) else { continue };
+        if let Some(cancel) = &run.cancel {
+            run.attempts.insert((shard, last + 1), ask::not_made(next, cancel, setting));
+            effect.touch((shard, last + 1));
+        } else {
             let due = next.due_at.unwrap_or(setting.now);
             run.attempts.insert((shard, last + 1), next);
             effect.touch((shard, last + 1));
             effect.decisions.push(Decision::Retry { run: run.id, shard, attempt: last + 1, due });
         }
     }
+    ask::stop(run, setting, effect);
     let lasts = last_attempts(&run.attempts, shards);
     let state = |shard: u32| match lasts.get(&shard) {
         Some(last) => run.attempts.get(&(shard, *last)).map(|attempt| attempt.state),

@@ -1,3 +1,4 @@
+mod ask;
 mod orders;
 mod routed;
 

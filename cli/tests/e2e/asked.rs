@@ -1,0 +1,139 @@
+//! Runs that somebody cancels, wherever they are, with the real binary and real executors; and
+//! whatever dies over it.
+
+use serde_json::{Value, json};
+use taskparty_common::outcome::RunState;
+
+use crate::shop::{Shop, starts};
+use crate::site::{Site, job, until};
+
+async fn cancel(site: &Site, run: &str) -> Value {
+    site.run(&["run", "cancel", run, "-o", "json"]).await.exits(0).json()
+}
+
+async fn in_state(site: &Site, run: &str, state: RunState) -> Value {
+    site.seen(run, |seen| {
+        assert!(seen == state || !seen.is_terminal(), "it is {seen}, and was to be {state}");
+        seen == state
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_is_cancelled_wherever_it_is() {
+    let site = Site::start().await;
+    let node = site.serve("scheduler,log-writer,api").await;
+    let shop = Shop::open(&site);
+    let retry = json!({ "max": 3, "initial": "1h" });
+    site.apply(&[
+        job("work", "work", json!({ "params": 60_000 })),
+        job("later", "settle", json!({})),
+        job("flaky", "flaky", json!({ "params": 9, "retry": retry })),
+        job("nobody", "nobody", json!({ "no_executor_wait": "1h" })),
+        job("turns", "work", json!({ "params": 60_000, "overlap": "queue" })),
+    ])
+    .await;
+    let scheduled = site.trigger("later", &["--in", "1h", "--key", "later-1"]).await;
+    let waits = site.trigger("nobody", &[]).await;
+    let running = site.trigger("work", &[]).await;
+    let retrying = site.trigger("flaky", &[]).await;
+    let first = site.trigger("turns", &[]).await;
+    in_state(&site, &first, RunState::Running).await;
+    let mut in_turn = Vec::new();
+    for _ in 0..3 {
+        in_turn.push(site.trigger("turns", &[]).await);
+        in_state(&site, in_turn.last().unwrap(), RunState::Waiting).await;
+    }
+    for (run, state) in [
+        (&scheduled, RunState::Scheduled),
+        (&waits, RunState::Waiting),
+        (&running, RunState::Running),
+        (&retrying, RunState::Retrying),
+        (&in_turn[1], RunState::Waiting),
+    ] {
+        in_state(&site, run, state).await;
+        let asked = cancel(&site, run).await;
+        assert_eq!((&asked["changed"], &asked["shown"]), (&json!(true), &json!(true)), "{state}");
+        let ended = site.ended(run).await;
+        assert_eq!(ended["state"], "cancelled", "{state}: {ended:#}");
+        assert!(ended["cancel_requested_by"].as_str().unwrap().starts_with("ada@"), "{ended:#}");
+        // Twice is once.
+        let again = site.run(&["run", "cancel", run]).await.exits(0);
+        assert!(again.stdout.contains("is cancelled already"), "{again:#?}");
+    }
+    // One of three that wait: the other two run, in order.
+    cancel(&site, &first).await;
+    for run in [&in_turn[0], &in_turn[2]] {
+        in_state(&site, run, RunState::Running).await;
+        cancel(&site, run).await;
+        in_state(&site, run, RunState::Cancelled).await;
+    }
+    // The same key triggers once, also when what it triggered was cancelled.
+    assert_eq!(site.trigger("later", &["--key", "later-1"]).await, scheduled);
+    let by_key = ["run", "cancel", "--job", "later", "--key", "later-1"];
+    assert!(site.run(&by_key).await.exits(0).stdout.contains("is cancelled already"));
+    let done = site.trigger("later", &[]).await;
+    site.ended(&done).await;
+    let late = site.run(&["run", "cancel", &done]).await.exits(0);
+    assert!(late.stdout.contains("has ended already: succeeded"), "{late:#?}");
+    assert_eq!(in_state(&site, &done, RunState::Succeeded).await["state"], "succeeded");
+    site.run(&["run", "cancel", "0199b2c4-8f00-7c1e-9a55-3d1f6f0c2b11"]).await.exits(1);
+    assert_eq!(site.work_left().await, 0);
+    assert_eq!(site.alerts().await.len(), 0);
+    let begun: Vec<String> = starts(&site).iter().map(|start| start.run.to_string()).collect();
+    for never in [&scheduled, &waits, &in_turn[1]] {
+        assert!(!begun.contains(never), "it was cancelled before it began");
+    }
+    site.run(&["doctor", "--audit", "--settle", "1s"]).await.exits(0);
+    shop.close().await;
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_asked_comes_to_pass_whatever_process_dies_over_it() {
+    let site = Site::start().await;
+    let shop = Shop::open(&site);
+    let scheduler = site.serve("scheduler").await;
+    let first = site.serve("log-writer,api").await;
+    site.apply(&[
+        job("later", "settle", json!({})),
+        job("turns", "work", json!({ "params": 60_000, "overlap": "queue" })),
+    ])
+    .await;
+    let running = site.trigger("turns", &[]).await;
+    in_state(&site, &running, RunState::Running).await;
+    let waits = site.trigger("turns", &[]).await;
+    in_state(&site, &waits, RunState::Waiting).await;
+    let scheduled = site.trigger("later", &["--in", "1h"]).await;
+    in_state(&site, &scheduled, RunState::Scheduled).await;
+    first.stop().await;
+    // The API's node dies over its answer, with no log writer there.
+    for (run, point) in [(&waits, "api.after_asked"), (&scheduled, "api.after_asked")] {
+        let api = site.serve_until("api", &format!("{point}=kill@1")).await;
+        site.run(&["run", "cancel", run]).await;
+        api.dies().await;
+    }
+    // Then a log writer between that it has kept a run from being dispatched and its record.
+    for _ in 0..2 {
+        let doomed = site.serve_until("log-writer", "log_writer.after_withdrawn=kill@1").await;
+        doomed.dies().await;
+    }
+    let last = site.serve("log-writer,api").await;
+    for run in [&waits, &scheduled] {
+        assert_eq!(site.ended(run).await["state"], "cancelled");
+    }
+    until("the place of the one that waited is given back", async || {
+        let entry =
+            site.buckets.get_leader(taskparty_nats::subject::Bucket::Overlap, "turns").await;
+        let value = entry.unwrap().unwrap().value.unwrap();
+        let places: taskparty_common::overlap::Places = serde_json::from_slice(&value).unwrap();
+        (places.waiting.is_empty() && places.leaving.is_empty()).then_some(())
+    })
+    .await;
+    cancel(&site, &running).await;
+    assert_eq!(site.ended(&running).await["state"], "cancelled");
+    assert_eq!(site.work_left().await, 0);
+    shop.close().await;
+    last.stop().await;
+    scheduler.stop().await;
+}

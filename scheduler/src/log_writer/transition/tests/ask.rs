@@ -1,0 +1,116 @@
+//! What people ask of runs.
+
+use taskparty_common::ask::Ask;
+
+use super::*;
+
+fn asked(ask: Ask) -> Event {
+    let (run, job, app) = (run_id(), job(), app());
+    Event::Asked(Asked { v: 1, run, job, app, ask, by: "ada".into(), at: at(500) })
+}
+
+fn cancel() -> Event {
+    asked(Ask::Cancel { round: None })
+}
+
+fn awaits_place() -> Event {
+    let Event::Fired(mut fired, digest) = fired(1, TriggerResult::Queued) else { unreachable!() };
+    fired.start_by = None;
+    Event::Fired(fired, digest)
+}
+
+/// The record of what was kept from being dispatched: of the run, or of one retry.
+fn not_dispatched(only: Option<(u32, u32)>) -> Event {
+    let Event::Fired(mut fired, digest) = fired(2, TriggerResult::Skipped) else { unreachable!() };
+    fired.skipped = Some(Skipped { reason: SkipReason::Cancelled, count: 1, first: at(0) });
+    fired.start_by = None;
+    if let Some((shard, attempt)) = only {
+        fired.plan.only = Some(shard);
+        fired.plan.attempt = attempt;
+    }
+    Event::Fired(fired, digest)
+}
+
+#[test]
+fn a_run_that_is_to_stop_goes_on_until_its_work_is_taken_back_or_its_handler_says_so() {
+    let policy = policy(3);
+    for events in [
+        vec![fired(1, TriggerResult::Dispatched), cancel()],
+        vec![cancel(), fired(1, TriggerResult::Dispatched)],
+        vec![fired(1, TriggerResult::Dispatched), started(0, 1, 1), cancel()],
+        vec![fired(1, TriggerResult::Dispatched), cancel(), started(0, 1, 1)],
+        vec![started(0, 1, 1), cancel(), fired(1, TriggerResult::Dispatched), cancel()],
+    ] {
+        let (mut run, decisions) = after_all(&events, &policy);
+        assert!(!run.state.is_terminal() && run.cancel.is_some(), "{run:#?}");
+        assert_eq!(decisions, [], "a cancelled run is not retried");
+        let attempt = &run.attempts[&(0, 1)];
+        let ending = attempt.ending.as_ref().expect("the sweep is to take it back");
+        assert_eq!((ending.outcome, ending.removed), (Outcome::Cancelled, false));
+        let setting = Setting { now: at(9_000), policy: &policy, lease: LEASE };
+        apply(&mut run, &ended(0, 1, Outcome::Cancelled), &setting);
+        assert_eq!(run.state, RunState::Cancelled);
+    }
+}
+
+#[test]
+fn a_run_that_ends_by_itself_first_stays_as_it_ended() {
+    let policy = policy(0);
+    let events = [fired(1, TriggerResult::Dispatched), ended(0, 1, Outcome::Succeeded)];
+    let (mut run, _) = after_all(&events, &policy);
+    let before = run.clone();
+    let setting = Setting { now: at(9_000), policy: &policy, lease: LEASE };
+    assert_eq!(apply(&mut run, &cancel(), &setting), Effect::default());
+    assert_eq!(run, before);
+    // Asked before, and the handler was quicker.
+    let events = [fired(1, TriggerResult::Dispatched), cancel(), ended(0, 1, Outcome::Succeeded)];
+    assert_eq!(after_all(&events, &policy).0.state, RunState::Succeeded);
+}
+
+#[test]
+fn what_fails_after_the_request_is_not_tried_again() {
+    let events = [fired(1, TriggerResult::Dispatched), cancel(), ended(0, 1, Outcome::Failed)];
+    let (run, decisions) = after_all(&events, &policy(3));
+    assert_eq!((run.state, decisions), (RunState::Cancelled, vec![]));
+    assert_eq!(run.attempts[&(0, 2)].outcome, Some(Outcome::Cancelled));
+    assert_eq!(alerts(&after_all(&events, &policy(3)).1), 0);
+}
+
+#[test]
+fn a_retry_that_waits_is_cancelled_by_the_record_that_it_will_not_be() {
+    let events = [
+        fired(2, TriggerResult::Dispatched),
+        ended(0, 1, Outcome::Succeeded),
+        ended(1, 1, Outcome::Failed),
+        cancel(),
+    ];
+    let (run, _) = after_all(&events, &policy(3));
+    assert_eq!((run.state, run.attempts.len()), (RunState::Retrying, 3));
+    let events = [&events[..], &[not_dispatched(Some((1, 2)))]].concat();
+    let (run, decisions) = after_all(&events, &policy(3));
+    assert_eq!((run.state, run.code), (RunState::Cancelled, None));
+    assert_eq!((run.attempts[&(1, 2)].code, alerts(&decisions)), (Some(Code::Cancelled), 0));
+}
+
+#[test]
+fn what_waits_for_its_time_or_its_turn_is_cancelled_by_the_record_that_it_will_not_be() {
+    let policy = Policy { holds_place: true, ..policy(0) };
+    for (first, state) in [(scheduled(), RunState::Scheduled), (awaits_place(), RunState::Waiting)]
+    {
+        let (run, decisions) = after_all(&[first.clone(), cancel()], &policy);
+        assert_eq!((run.state, decisions), (state, vec![]));
+        let events = [first.clone(), cancel(), not_dispatched(None)];
+        let (run, decisions) = after_all(&events, &policy);
+        assert_eq!((run.state, run.attempts.len()), (RunState::Cancelled, 0));
+        assert_eq!(decisions, [Decision::Release { run: run_id() }]);
+        // It had got its turn, and even ended, before that was told.
+        let events = [
+            first,
+            cancel(),
+            ended(0, 1, Outcome::Succeeded),
+            ended(1, 1, Outcome::Succeeded),
+            not_dispatched(None),
+        ];
+        assert_eq!(after_all(&events, &policy).0.state, RunState::Succeeded);
+    }
+}
