@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use chrono::{DateTime, Utc};
 use rustix::process::Signal;
 use taskparty_lab::seat::Seat;
 use taskparty_lab::site::Site;
@@ -17,10 +18,20 @@ use crate::plan::{Cut, Fault, Lane, Step, Target};
 /// How long a graceful end may take: with NATS away it takes what a node allows itself.
 const END: Duration = Duration::from_secs(40);
 
-/// Follows a lane to its end, or until `stop`. Returns how many faults there were.
-pub async fn follow(site: Arc<Site>, lane: Lane, stop: CancellationToken) -> usize {
+/// What was done of a lane.
+#[derive(Debug, Default)]
+pub struct Done {
+    /// How many faults there were.
+    pub faults: usize,
+    /// When all nodes of NATS were away at once: what none of them had written down is forgotten,
+    /// such as that a message was delivered.
+    pub forgot: Vec<DateTime<Utc>>,
+}
+
+/// Follows a lane to its end, or until `stop`.
+pub async fn follow(site: Arc<Site>, lane: Lane, stop: CancellationToken) -> Done {
     let mut due = Instant::now();
-    let mut done = 0;
+    let mut done = Done::default();
     for step in &lane.steps {
         due += step.wait;
         let waited = stop.run_until_cancelled(tokio::time::sleep_until(due)).await;
@@ -29,7 +40,9 @@ pub async fn follow(site: Arc<Site>, lane: Lane, stop: CancellationToken) -> usi
         }
         let seconds = step.lasts.as_secs_f64();
         site.journal.say(format!("  {}: {} ({seconds:.1} s)", lane.target, step.fault));
-        done += 1;
+        done.faults += 1;
+        let all_away = step.fault == Fault::RestartAllNodes;
+        done.forgot.extend(all_away.then(|| site.journal.clock().now()));
         let outcome = match seat(&site, lane.target) {
             Some(seat) => of_process(&site, seat, step, &stop).await,
             None => of_nats(&site, step, &stop).await,
@@ -37,6 +50,7 @@ pub async fn follow(site: Arc<Site>, lane: Lane, stop: CancellationToken) -> usi
         if let Err(error) = outcome {
             site.journal.say(format!("  {}: {error:#}", lane.target));
         }
+        done.forgot.extend(all_away.then(|| site.journal.clock().now()));
         due += step.lasts;
     }
     done

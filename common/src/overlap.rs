@@ -215,6 +215,12 @@ impl Places {
         self.active.iter().filter(|active| active.due).map(|active| active.run)
     }
 
+    /// Whether `run` waits, has got its place after it waited, or has ended.
+    pub fn has_queued(&self, run: Uuid) -> bool {
+        let waited = self.active.iter().any(|active| active.run == run && active.waited);
+        waited || self.waiting.contains(&run) || self.has_ended(run)
+    }
+
     fn has_ended(&self, run: Uuid) -> bool {
         let run = short(run);
         self.ended.contains(&run)

@@ -83,6 +83,9 @@ mod enabled {
         hits: AtomicU64,
     }
 
+    /// How long a process may take to stop.
+    const TO_STOP: Duration = Duration::from_millis(200);
+
     static TABLE: OnceLock<HashMap<String, Rule>> = OnceLock::new();
 
     /// Sets the table of this process from `name=action[@n];…`.
@@ -109,7 +112,11 @@ mod enabled {
         match rule.action {
             Action::Sleep(time) => tokio::time::sleep(time).await,
             Action::Kill => signal(Signal::KILL),
-            Action::Pause => signal(Signal::STOP),
+            Action::Pause => {
+                signal(Signal::STOP);
+                // The process stops a moment after the call has returned; this thread waits for that.
+                std::thread::sleep(TO_STOP);
+            }
         }
     }
 

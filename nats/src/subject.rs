@@ -104,6 +104,18 @@ impl Names {
         format!("{}.direct.{app}.{instance}.{handler}.{run}.{shard}.{attempt}", self.prefix)
     }
 
+    /// One dispatched attempt of one shard, for whichever instance it was.
+    pub fn direct_to_any(
+        &self,
+        app: &App,
+        handler: &Handler,
+        run: Uuid,
+        shard: u32,
+        attempt: u32,
+    ) -> String {
+        format!("{}.direct.{app}.*.{handler}.{run}.{shard}.{attempt}", self.prefix)
+    }
+
     /// All work for one instance: the filter of its consumer.
     pub fn direct_of(&self, app: &App, instance: &Instance) -> String {
         format!("{}.direct.{app}.{instance}.>", self.prefix)

@@ -20,6 +20,7 @@ use taskparty_common::name::JobId;
 use taskparty_common::outcome::Trigger;
 use taskparty_common::overlap::{Admission, Place, Places, WhenFull, Withdrawal};
 use taskparty_nats::bucket::{BucketError, Buckets, Entry, Swap};
+use taskparty_nats::history::ReadError;
 use taskparty_nats::subject::Bucket;
 use uuid::Uuid;
 
@@ -192,6 +193,13 @@ impl Queues {
             (runs, Changed::No)
         })
         .await
+    }
+
+    /// Whether `run` waits for its turn, has got it after it waited, or has ended.
+    pub(crate) async fn has_queued(&self, job: &JobId, run: Uuid) -> Result<bool, ReadError> {
+        let entry = self.buckets.get_leader(Bucket::Overlap, job.as_str()).await?;
+        let places = entry.and_then(|entry| entry.value).map(|value| read(job, &value));
+        Ok(places.is_some_and(|places| places.has_queued(run)))
     }
 
     /// Keeps what a waiting run is to do; what is kept already stays.

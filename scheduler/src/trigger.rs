@@ -122,6 +122,7 @@ impl Triggers {
             params: trigger.params,
             until_next: Some(KEY_LIFE / 2),
             decided_until: None,
+            accounted: None,
         };
         match self.firing.fire(request).await {
             Fire::Recorded(_) => true,
@@ -135,7 +136,7 @@ impl Triggers {
                 self.firing.complete(&[&*held]).await
             }
             Fire::Held(_) => true,
-            Fire::Undecided => false,
+            Fire::Locked(_) | Fire::Undecided => false,
         }
     }
 

@@ -154,7 +154,7 @@ pub(crate) struct DoctorArgs {
     #[arg(long, requires = "audit", value_name = "TIME")]
     pub(crate) to: Option<String>,
     /// What is younger than this may still be under way.
-    #[arg(long, requires = "audit", value_name = "DURATION", default_value = "30s")]
+    #[arg(long, requires = "audit", value_name = "DURATION", default_value = "60s")]
     pub(crate) settle: String,
     /// Files in which executors wrote each start of a handler, as NDJSON: {run, shard, attempt,
     /// delivery, instance, at}. All executors of the period must have written one.

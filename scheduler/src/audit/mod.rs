@@ -60,7 +60,7 @@ pub struct AuditConfig {
     pub from: DateTime<Utc>,
     /// And before this; what lies after the audit's begin is left out.
     pub to: DateTime<Utc>,
-    /// What is younger may still be under way. Default 30 s. Too short, and it calls wrong what
+    /// What is younger may still be under way. Default 60 s. Too short, and it calls wrong what
     /// only takes its time: a lease, a catching up.
     pub settle: Duration,
     /// How long around an edit it is open which definition holds. Default 5 s.
@@ -90,7 +90,7 @@ impl AuditConfig {
         Self {
             from,
             to,
-            settle: Duration::from_secs(30),
+            settle: Duration::from_secs(60),
             edit_margin: Duration::from_secs(5),
             lease: Duration::from_secs(30),
             starts: Vec::new(),

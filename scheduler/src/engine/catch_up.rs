@@ -9,7 +9,7 @@ use taskparty_common::fire::FireId;
 use taskparty_common::name::JobId;
 use tokio::time::Instant;
 
-use super::step::Step;
+use super::step::{Accounted, Step};
 use crate::definition::Definition;
 use crate::fire::Held;
 
@@ -24,6 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) struct Due {
     pub(super) job: JobId,
     pub(super) step: Step,
+    /// Of a record of several: what is accounted for otherwise.
+    pub(super) accounted: Option<Accounted>,
     pub(super) definition: Arc<Definition>,
     pub(super) due_ms: i64,
     /// It was missed.

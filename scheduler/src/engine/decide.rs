@@ -110,9 +110,11 @@ impl Engine {
         let definition = scheduled.definition().clone();
         let due_ms = due_of(&step, &definition).timestamp_millis();
         let late = step.trigger == Trigger::Misfire;
+        let several = step.skipped.as_ref().is_some_and(|skipped| skipped.count > 1);
+        let accounted = several.then(|| scheduled.accounted());
         scheduled.catching_up = late;
         self.under_way.begin(due_ms);
-        let done = Due { job: job.clone(), step, definition, due_ms, late };
+        let done = Due { job: job.clone(), step, accounted, definition, due_ms, late };
         if !late {
             self.make(done);
             self.arm(job);
@@ -124,9 +126,9 @@ impl Engine {
     pub(super) fn make(&mut self, due: Due) {
         let firing = self.firing.clone();
         self.tasks.spawn(async move {
-            let Due { job, step, definition, due_ms, late } = due;
+            let Due { job, step, accounted, definition, due_ms, late } = due;
             let (since, at) = (definition.since(), step.at);
-            let request = request(&firing, job.clone(), step, definition);
+            let request = Request { accounted, ..request(&firing, job.clone(), step, definition) };
             let fire = firing.fire(request).await;
             Happening::Fired(Box::new(Done { job, since, at, due_ms, catching_up: late, fire }))
         });
@@ -153,6 +155,7 @@ fn request(firing: &Firing, job: JobId, step: Step, definition: Arc<Definition>)
         skipped: step.skipped,
         params: None,
         until_next: next.and_then(|next| (next - step.at).to_std().ok()),
+        accounted: None,
         decided_until: if late { None } else { due.checked_add_signed(grace) },
         definition,
     }

@@ -53,6 +53,14 @@ impl Engine {
                 let open = Open { job: job.clone(), since, at, due_ms, held: *held };
                 self.catch_up.hold(vec![open], Instant::now());
             }
+            Fire::Locked(all) => {
+                self.under_way.end(due_ms);
+                if let Some(scheduled) = self.known(&job, since) {
+                    scheduled.undecided(at);
+                    scheduled.locked(&all.iter().map(|held| &held.intent).collect::<Vec<_>>());
+                    self.hold_all(all);
+                }
+            }
             Fire::Undecided => {
                 self.under_way.end(due_ms);
                 if let Some(scheduled) = self.known(&job, since) {
@@ -64,6 +72,20 @@ impl Engine {
             scheduled.catching_up &= !catching_up;
         }
         self.arm(&job);
+    }
+
+    /// Others have locked these: they have a while.
+    fn hold_all(&mut self, all: Vec<Held>) {
+        for held in all {
+            if self.catch_up.looks_after(&held.id) {
+                continue;
+            }
+            let (job, since, at) = (held.id.job.clone(), held.intent.since, held.intent.fire_time);
+            let due_ms = at.timestamp_millis();
+            self.under_way.begin(due_ms);
+            let open = Open { job, since, at, due_ms, held };
+            self.catch_up.hold(vec![open], Instant::now());
+        }
     }
 
     /// The fired record of an instant is stored, by whomever.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use taskparty_common::fire::Intent;
 
 use super::step::{Accounted, Step, next_instant, next_step, spread_of};
 use crate::definition::Definition;
@@ -23,6 +24,8 @@ pub(super) struct Scheduled {
     decided: BTreeMap<i64, Decided>,
     /// Instants after the place that need no decision; mostly nothing.
     accounted: Option<Box<Accounted>>,
+    /// The latest of the missed instants that are being left out: it runs.
+    runs: Option<DateTime<Utc>>,
     /// One of the job's missed instants is being fired: the next one waits for it.
     pub(super) catching_up: bool,
 }
@@ -41,7 +44,8 @@ impl Scheduled {
         place: DateTime<Utc>,
         accounted: Option<Box<Accounted>>,
     ) -> Self {
-        Self { definition, place, decided: BTreeMap::new(), accounted, catching_up: false }
+        let decided = BTreeMap::new();
+        Self { definition, place, decided, accounted, runs: None, catching_up: false }
     }
 
     /// The job as it is now.
@@ -52,6 +56,7 @@ impl Scheduled {
     /// Takes in a change that leaves the job's past as it is.
     pub(super) fn redefine(&mut self, definition: Arc<Definition>) {
         self.definition = definition;
+        self.runs = None;
     }
 
     /// When the job is next due; nothing when it never is again.
@@ -67,10 +72,10 @@ impl Scheduled {
     pub(super) fn decide(&mut self, now: DateTime<Utc>) -> Option<Step> {
         let none = Accounted::default();
         let accounted = self.accounted.as_deref().unwrap_or(&none);
-        let step = next_step(&self.definition.job, self.place, now, accounted)?;
+        let step = next_step(&self.definition.job, self.place, now, accounted, self.runs)?;
         let first = first_of(&step).timestamp_millis();
         self.decided.insert(step.at.timestamp_millis(), Decided::UnderWay { first });
-        self.place = step.at;
+        (self.place, self.runs) = (step.at, step.runs);
         Some(step)
     }
 
@@ -91,6 +96,20 @@ impl Scheduled {
             && accounted.is_over(self.place)
         {
             self.accounted = None;
+        }
+    }
+
+    /// The instants after the place that need no decision.
+    pub(super) fn accounted(&self) -> Accounted {
+        self.accounted.as_deref().cloned().unwrap_or_default()
+    }
+
+    /// Someone else has locked these.
+    pub(super) fn locked(&mut self, intents: &[&Intent]) {
+        let accounted = self.accounted.get_or_insert_default();
+        for intent in intents {
+            let first = intent.skipped.as_ref().map(|skipped| skipped.first);
+            accounted.add(intent.fire_time, first);
         }
     }
 
@@ -120,4 +139,48 @@ pub(super) fn first_of(step: &Step) -> DateTime<Utc> {
 pub(super) fn due_of(step: &Step, definition: &Definition) -> DateTime<Utc> {
     let spread: TimeDelta = spread_of(&definition.job);
     first_of(step).checked_add_signed(spread).unwrap_or(step.at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use taskparty_common::fire::{FireId, Plan};
+    use taskparty_common::job::{Job, JobSpec, Unknown};
+    use taskparty_common::name::Instance;
+    use taskparty_common::outcome::Trigger;
+
+    #[test]
+    fn what_others_have_locked_of_missed_instants_is_not_left_out_again() {
+        let at = |seconds: i64| DateTime::from_timestamp(1_800_000_000 + seconds, 0).unwrap();
+        let spec = json!({ "id": "a", "app": "shop", "handler": "settle",
+            "schedule": { "fixed_rate": "10s" }, "misfire": { "policy": "skip" } });
+        let job = Job::new(JobSpec::from_json(&spec, Unknown::Refuse).unwrap(), at(0), "");
+        let definition = Arc::new(Definition::of(job, 1).unwrap());
+        let mut scheduled = Scheduled::new(definition.clone(), at(0), None);
+        let count = |step: &Step| step.skipped.as_ref().map(|skipped| skipped.count);
+        let step = scheduled.decide(at(1_000)).unwrap();
+        assert_eq!((step.at, count(&step)), (at(960), Some(96)));
+        let id = FireId::at(definition.spec().id.clone(), at(500));
+        let intent = Intent {
+            v: 1,
+            run: id.run(&Default::default(), 0, at(500)),
+            job: id.job,
+            revision: 1,
+            since: at(0),
+            owner: Instance::new("other").unwrap(),
+            trigger: Trigger::Schedule,
+            fire_time: at(500),
+            planned_at: at(500),
+            plan: Plan::whole(1),
+            skipped: None,
+            definition: definition.json.clone(),
+            params: None,
+            instance: None,
+        };
+        scheduled.undecided(step.at);
+        scheduled.locked(&[&intent]);
+        let step = scheduled.decide(at(1_000)).unwrap();
+        assert_eq!((step.at, count(&step)), (at(960), Some(95)));
+    }
 }

@@ -16,6 +16,11 @@ use taskparty_common::schedule::{OccurrenceKind, Schedule, spread_offset, upcomi
 /// for seven days, and beyond them nobody can tell.
 const OLDEST: TimeDelta = TimeDelta::days(6);
 
+/// How long after its grace an instant can still come to be locked, by a scheduler that asked in
+/// time: a lock is asked for again for up to 20 s, and a request may be on its way for as long as a
+/// process or a connection can stand still and yet go on.
+const ON_ITS_WAY: TimeDelta = TimeDelta::seconds(40);
+
 /// What is to be done about one instant, or about a stretch of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Step {
@@ -25,6 +30,16 @@ pub(crate) struct Step {
     pub(crate) trigger: Trigger,
     /// Present when the instants are recorded and not run.
     pub(crate) skipped: Option<Skipped>,
+    /// The one of many missed instants that runs: all before it are left out with these, also the
+    /// merely late ones.
+    pub(crate) runs: Option<DateTime<Utc>>,
+}
+
+impl Step {
+    /// The instant runs.
+    fn of(at: DateTime<Utc>, trigger: Trigger) -> Self {
+        Self { at, trigger, skipped: None, runs: None }
+    }
 }
 
 /// The instants of a job that are accounted for already, though the job's place is before them.
@@ -53,7 +68,8 @@ impl Accounted {
             && self.stretches.iter().all(|(_, last)| *last <= place)
     }
 
-    fn has(&self, at: DateTime<Utc>) -> bool {
+    /// Whether `at` is accounted for.
+    pub(crate) fn has(&self, at: DateTime<Utc>) -> bool {
         let at = at.timestamp_millis();
         self.single.contains(&at)
             || self.stretches.iter().any(|(first, last)| (*first..=*last).contains(&at))
@@ -99,67 +115,74 @@ fn occurrences(
     first.into_iter().chain(rest)
 }
 
-/// The next step of `job` from `place`, if anything is due at `now`.
+/// The next step of `job` from `place`, if anything is due at `now`; `runs` is what the step before
+/// said of it.
 pub(crate) fn next_step(
     job: &Job,
     place: DateTime<Utc>,
     now: DateTime<Utc>,
     accounted: &Accounted,
+    runs: Option<DateTime<Utc>>,
 ) -> Option<Step> {
     let schedule = active_schedule(job)?;
     let due_by = now - spread_of(job);
-    let mut due = occurrences(schedule, job, place)
-        .take_while(|(at, _)| *at <= due_by)
-        .filter(|(at, _)| !accounted.has(*at));
+    let all_due = || {
+        let until_now = occurrences(schedule, job, place).take_while(|(at, _)| *at <= due_by);
+        until_now.filter(|(at, _)| !accounted.has(*at))
+    };
+    let mut due = all_due();
     let (first, kind) = due.next()?;
     if kind == OccurrenceKind::Gap {
         let skipped = Skipped { reason: SkipReason::Gap, count: 1, first };
-        return Some(Step { at: first, trigger: Trigger::Schedule, skipped: Some(skipped) });
+        return Some(Step { skipped: Some(skipped), ..Step::of(first, Trigger::Schedule) });
     }
     let misfire = &job.spec.misfire;
     let missed = |at: DateTime<Utc>| due_by - at >= delta(misfire.grace);
-    if !missed(first) {
-        return Some(Step { at: first, trigger: Trigger::Schedule, skipped: None });
+    if !missed(first) && runs.is_none_or(|runs| first >= runs) {
+        return Some(Step::of(first, Trigger::Schedule));
     }
     let oldest = delta(misfire.window).min(OLDEST);
     let too_old = |at: DateTime<Utc>| due_by - at > oldest;
+    // Only the last instant of a record of several is locked. So the others are such as nobody can
+    // lock any more; of those that somebody can, each has a record, and a lock, of its own.
+    let settled = delta(misfire.grace).checked_add(&ON_ITS_WAY).unwrap_or(TimeDelta::MAX);
+    let is_settled = |at: DateTime<Utc>| due_by - at >= settled;
     // The stretch of instants that are left out together, beginning at `first`.
     let left_out =
         |until: &dyn Fn(DateTime<Utc>) -> bool,
          due: &mut dyn Iterator<Item = (DateTime<Utc>, OccurrenceKind)>| {
-            let mut last = first;
-            let mut before_last = first;
-            let mut count = 1_u64;
-            for (at, _) in due.take_while(|(at, kind)| *kind == OccurrenceKind::Fire && until(*at))
-            {
-                before_last = last;
-                last = at;
-                count += 1;
+            let (mut last, mut count) = (first, 1_u64);
+            for (at, kind) in due {
+                if kind != OccurrenceKind::Fire || !is_settled(last) || !until(at) {
+                    break;
+                }
+                (last, count) = (at, count + 1);
             }
-            (before_last, last, count)
+            (last, count)
         };
-    let record = |at, count| Step {
-        at,
-        trigger: Trigger::Misfire,
+    let record = |(at, count)| Step {
         skipped: Some(Skipped { reason: SkipReason::Misfire, count, first }),
+        ..Step::of(at, Trigger::Misfire)
     };
-    let run = |at| Step { at, trigger: Trigger::Misfire, skipped: None };
+    let run = |at| Step::of(at, Trigger::Misfire);
     Some(match misfire.policy {
-        MisfirePolicy::Skip => {
-            let (_, last, count) = left_out(&missed, &mut due);
-            record(last, count)
-        }
-        _ if too_old(first) => {
-            let (_, last, count) = left_out(&too_old, &mut due);
-            record(last, count)
-        }
+        MisfirePolicy::Skip => record(left_out(&missed, &mut due)),
+        _ if too_old(first) => record(left_out(&too_old, &mut due)),
         MisfirePolicy::All => run(first),
         // Record first, run last: whoever goes on after a crash finds the one that runs undone.
-        MisfirePolicy::Once => match left_out(&|_| true, &mut due) {
-            (_, only, 1) => run(only),
-            (before_last, _, count) => record(before_last, count - 1),
+        MisfirePolicy::Once => match latest(&mut due) {
+            None => run(first),
+            Some(latest) => {
+                let mut due = all_due().skip(1);
+                Step { runs: Some(latest), ..record(left_out(&|at| at < latest, &mut due)) }
+            }
         },
     })
+}
+
+/// The latest of the fires in a row that are due.
+fn latest(due: &mut dyn Iterator<Item = (DateTime<Utc>, OccurrenceKind)>) -> Option<DateTime<Utc>> {
+    due.take_while(|(_, kind)| *kind == OccurrenceKind::Fire).last().map(|(at, _)| at)
 }
 
 fn delta(duration: std::time::Duration) -> TimeDelta {
@@ -188,11 +211,11 @@ mod tests {
 
     /// All steps from `place` to `now`, as (instant, "run" or what is recorded).
     fn walk(job: &Job, place: i64, now: i64) -> Vec<(i64, String)> {
-        let mut place = at(place);
+        let (mut place, mut runs) = (at(place), None);
         let none = Accounted::default();
         std::iter::from_fn(|| {
-            let step = next_step(job, place, at(now), &none)?;
-            place = step.at;
+            let step = next_step(job, place, at(now), &none, runs)?;
+            (place, runs) = (step.at, step.runs);
             let what = match step.skipped {
                 Some(skipped) => format!("{} {}", skipped.count, skipped.reason),
                 None => step.trigger.to_string(),
@@ -224,7 +247,8 @@ mod tests {
         let once = walk(&policy("once"), start, now);
         assert_eq!(once, [(21_570, "719 misfire".to_owned()), (21_600, "misfire".to_owned())]);
         let skip = walk(&policy("skip"), start, now);
-        assert_eq!(skip, [(21_600, "720 misfire".to_owned())]);
+        let last = (21_600, "1 misfire".to_owned());
+        assert_eq!(skip, [(21_570, "719 misfire".to_owned()), last]);
     }
 
     #[test]
@@ -242,6 +266,24 @@ mod tests {
         assert_eq!(steps[0], (150, "5 misfire".to_owned()));
         assert_eq!(steps.len(), 6);
         assert_eq!(steps[1], (180, "misfire".to_owned()));
+    }
+
+    #[test]
+    fn what_may_still_come_to_be_locked_has_a_record_of_its_own() {
+        // Every 4 s, with a grace of 10 s: those of the last 50 s each for itself.
+        let of = |policy: &str| {
+            let spec =
+                json!({ "misfire": { "policy": policy }, "schedule": { "fixed_rate": "4s" } });
+            walk(&job(spec), 0, 101)
+        };
+        let one = |at| (at, "1 misfire".to_owned());
+        let late = |at| (at, "schedule".to_owned());
+        let skip = of("skip");
+        assert_eq!(skip[..2], [(52, "13 misfire".to_owned()), one(56)]);
+        assert_eq!(skip[9..], [one(88), late(92), late(96), late(100)]);
+        let once = of("once");
+        assert_eq!(once[..10], skip[..10]);
+        assert_eq!(once[10..], [one(92), one(96), late(100)]);
     }
 
     #[test]
@@ -269,7 +311,8 @@ mod tests {
         let job = job(json!({ "schedule": schedule, "misfire": { "policy": "all" } }));
         let before: DateTime<Utc> = "2027-03-13T17:00:00Z".parse().unwrap();
         let step =
-            next_step(&job, before, before + TimeDelta::days(1), &Accounted::default()).unwrap();
+            next_step(&job, before, before + TimeDelta::days(1), &Accounted::default(), None)
+                .unwrap();
         assert_eq!(step.skipped.map(|skipped| skipped.reason), Some(SkipReason::Gap));
         assert_eq!(step.trigger, Trigger::Schedule);
     }
@@ -284,16 +327,16 @@ mod tests {
         ) {
             let misfire = json!({ "policy": name, "window": format!("{window}s") });
             let job = job(json!({ "schedule": { "fixed_rate": "7s" }, "misfire": misfire }));
-            let (mut now, mut place, mut count, mut last) = (0, at(0), 0, 0);
+            let (mut now, mut place, mut count, mut last, mut runs) = (0, at(0), 0, 0, None);
             let none = Accounted::default();
             for check in checks {
                 now += check;
-                while let Some(step) = next_step(&job, place, at(now), &none) {
+                while let Some(step) = next_step(&job, place, at(now), &none, runs) {
                     let first = step.skipped.as_ref().map_or(step.at, |skipped| skipped.first);
                     prop_assert_eq!((first - at(0)).num_seconds(), last + 7);
                     count += step.skipped.map_or(1, |skipped| skipped.count);
                     last = (step.at - at(0)).num_seconds();
-                    place = step.at;
+                    (place, runs) = (step.at, step.runs);
                 }
                 prop_assert_eq!(count, (now / 7) as u64);
                 prop_assert_eq!(last, now / 7 * 7);

@@ -10,16 +10,26 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use taskparty_common::dispatch::ResultRecord;
-use taskparty_common::fire::{Fired, Identity, Intent};
-use taskparty_common::job::{JobSpec, MisfirePolicy};
+use taskparty_common::fire::{FireId, Fired, Identity, Intent};
+use taskparty_common::job::{JobSpec, MisfirePolicy, Overlap};
 use taskparty_nats::history::{self, ReadError, Start};
 use uuid::Uuid;
 
-use super::record::frozen;
+use super::look::Piece;
+use super::record::{Begun, frozen};
 use super::{Firing, Held};
+use crate::definition::Definition;
+use crate::engine::spread_of;
 
 /// The clocks of servers may differ by this much.
 const MARGIN: TimeDelta = TimeDelta::seconds(2);
+
+/// How long after its grace whoever locked a fire may still send it.
+const SLOW: TimeDelta = TimeDelta::seconds(5);
+
+/// How long what was sent may be on its way: as long as a process or a connection can stand still
+/// and yet go on.
+const ON_ITS_WAY: TimeDelta = TimeDelta::seconds(40);
 
 /// How long a look at the results may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -69,31 +79,29 @@ impl Firing {
     }
 
     async fn complete_one(&self, held: &Held, done: &[u32]) -> bool {
-        let intent = &held.intent;
-        tracing::warn!(fire = %held.id, owner = %intent.owner, "A half-done fire is completed.");
+        let Held { id, intent, .. } = held;
         let Some(definition) = frozen(held) else { return true };
-        if intent.skipped.is_none()
-            && !may_still_run(
-                &held.id.identity,
-                definition.spec(),
-                intent.fire_time,
-                self.clock.now(),
-            )
-        {
-            match self.is_under_way(intent, definition.spec(), done).await {
-                Ok(true) => {}
-                Ok(false) => return self.record_expired(&held.id, intent, &definition).await,
-                Err(error) => {
-                    tracing::warn!(fire = %held.id, %error, "Whether a late fire was dispatched cannot be seen; it waits.");
-                    return false;
-                }
+        let mut begun = Begun { done, send_by: send_by(id, intent, &definition) };
+        if intent.skipped.is_none() {
+            match may_still_run(id, intent, &definition, self.clock.now()) {
+                StillRuns::Yes => {}
+                // It may have been begun in time by who is gone, or cannot say so: then it happens.
+                still => match self.is_under_way(intent, definition.spec(), done).await {
+                    Ok(true) => begun.send_by = None,
+                    Ok(false) if still == StillRuns::Unknown => return false,
+                    Ok(false) => return self.record_expired(id, intent, &definition).await,
+                    Err(error) => {
+                        tracing::warn!(fire = %id, %error, "Whether a late fire was dispatched cannot be seen; it waits.");
+                        return false;
+                    }
+                },
             }
         }
-        self.carry_out(&held.id, intent, &definition, done).await.is_some()
+        tracing::warn!(fire = %id, owner = %intent.owner, "A half-done fire is completed.");
+        self.carry_out(id, intent, &definition, begun).await.is_ok()
     }
 
-    /// Whether some of it was dispatched, in time, by who is gone or cannot say so: then it happens,
-    /// and is no longer to be left out.
+    /// Whether some of it was sent, or it waits for its turn.
     async fn is_under_way(
         &self,
         intent: &Intent,
@@ -103,8 +111,13 @@ impl Firing {
         if !done.is_empty() {
             return Ok(true);
         }
+        if spec.overlap != Overlap::Allow && self.queues.has_queued(&intent.job, intent.run).await?
+        {
+            return Ok(true);
+        }
         let names = self.nats().names();
         let stream = names.dispatch_stream(&spec.app);
+        let attempt = intent.plan.attempt;
         for shard in intent.plan.shards() {
             let subject = self.subject(spec, intent, shard);
             match history::last_by_subject(self.nats().js(), &stream, &subject).await {
@@ -114,7 +127,9 @@ impl Firing {
                 Err(error) => return Err(error),
             }
         }
-        Ok(false)
+        // What is not in the stream may have been, until just now: then it has a result.
+        let pieces = intent.plan.shards().map(|shard| Piece { run: intent.run, shard, attempt });
+        self.looks.has_any_result(self.nats(), pieces.collect(), intent.planned_at).await
     }
 
     async fn known_since(&self, since: DateTime<Utc>, held: &[&Held]) -> Result<Known, ReadError> {
@@ -152,21 +167,53 @@ impl Firing {
     }
 }
 
-/// Whether a fire that was found half done may still be dispatched: inside its misfire window, and
-/// not under a policy that runs nothing late. What somebody asked for, and a retry, only has a
-/// window.
+/// Whether a fire that was found half done may still be dispatched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StillRuns {
+    Yes,
+    /// Not any more; but what was sent in time may still come.
+    Unknown,
+    No,
+}
+
+/// Whether a fire that was found half done may still be dispatched at `now`: inside its misfire
+/// window, and not under a policy that runs nothing late. What somebody asked for, and a retry,
+/// only has a window.
 fn may_still_run(
-    identity: &Identity,
-    spec: &JobSpec,
-    at: DateTime<Utc>,
+    id: &FireId,
+    intent: &Intent,
+    definition: &Definition,
     now: DateTime<Utc>,
-) -> bool {
-    let late = (now - at).to_std().unwrap_or_default();
-    match identity {
-        Identity::Instant(_) if spec.misfire.policy == MisfirePolicy::Skip => {
-            late < spec.misfire.grace
-        }
-        Identity::Instant(_) => late <= spec.misfire.window,
-        Identity::Trigger(_) => true,
+) -> StillRuns {
+    let misfire = &definition.spec().misfire;
+    let late = (now - due(intent, definition)).to_std().unwrap_or_default();
+    match (&id.identity, send_by(id, intent, definition)) {
+        (Identity::Instant(_), Some(_)) if late < misfire.grace => StillRuns::Yes,
+        (Identity::Instant(_), Some(by)) if now - by < ON_ITS_WAY => StillRuns::Unknown,
+        (Identity::Instant(_), Some(_)) => StillRuns::No,
+        (Identity::Instant(_), None) if late > misfire.window => StillRuns::No,
+        _ => StillRuns::Yes,
     }
+}
+
+/// Until when a fire may be sent that must not run late; nothing: it may.
+///
+/// *Invariant: whoever says of such a fire that it was left out says so only when nothing that was
+/// sent by then can come any more.*
+pub(super) fn send_by(
+    id: &FireId,
+    intent: &Intent,
+    definition: &Definition,
+) -> Option<DateTime<Utc>> {
+    let misfire = &definition.spec().misfire;
+    let strict = matches!(id.identity, Identity::Instant(_))
+        && misfire.policy == MisfirePolicy::Skip
+        && intent.skipped.is_none();
+    let grace = TimeDelta::from_std(misfire.grace).ok().filter(|_| strict)?;
+    due(intent, definition).checked_add_signed(grace.checked_add(&SLOW)?)
+}
+
+fn due(intent: &Intent, definition: &Definition) -> DateTime<Utc> {
+    let spread = spread_of(&definition.job);
+    intent.fire_time.checked_add_signed(spread).unwrap_or(intent.fire_time)
 }

@@ -26,6 +26,8 @@ pub(super) enum Dispatched {
     Refused(String),
     /// The start deadline passed before every shard was in the stream.
     Late,
+    /// It is too late to begin with it: another one may say that it was left out.
+    Over,
     /// The node ends; another one goes on.
     Interrupted,
 }
@@ -57,6 +59,7 @@ impl Firing {
                     reason = text;
                 }
                 One::Late => return Dispatched::Late,
+                One::Over => return Dispatched::Over,
                 One::Interrupted => return Dispatched::Interrupted,
             }
             // Once a shard is in, its run happens: the others are tried as long as they may start.
@@ -92,6 +95,9 @@ impl Firing {
         loop {
             if self.clock.now() > times.start_by {
                 return (shard, One::Late);
+            }
+            if times.send_by.is_some_and(|by| self.clock.now() > by) {
+                return (shard, One::Over);
             }
             if maybe_done {
                 match self.looks.has_result(self.nats(), piece, times.dispatched_at).await {
@@ -183,13 +189,16 @@ impl Firing {
 pub(super) struct Times {
     pub(super) dispatched_at: DateTime<Utc>,
     pub(super) start_by: DateTime<Utc>,
+    /// Until when it may be sent; nothing: until `start_by`.
+    pub(super) send_by: Option<DateTime<Utc>>,
 }
 
 impl Times {
     /// Of a dispatch at `at`, whose start deadline runs from there.
     pub(super) fn from(at: DateTime<Utc>, spec: &JobSpec) -> Self {
         let deadline = TimeDelta::from_std(spec.start_deadline).unwrap_or(TimeDelta::MAX);
-        Self { dispatched_at: at, start_by: at.checked_add_signed(deadline).unwrap_or(at) }
+        let start_by = at.checked_add_signed(deadline).unwrap_or(at);
+        Self { dispatched_at: at, start_by, send_by: None }
     }
 }
 
@@ -198,5 +207,6 @@ enum One {
     There,
     Refused(String),
     Late,
+    Over,
     Interrupted,
 }

@@ -68,6 +68,16 @@ impl Looks {
         piece: Piece,
         dispatched_at: DateTime<Utc>,
     ) -> Result<bool, ReadError> {
+        self.has_any_result(nats, vec![piece], dispatched_at).await
+    }
+
+    /// Whether any of `pieces`, which were dispatched at `dispatched_at` or later, has a result now.
+    pub(crate) async fn has_any_result(
+        &self,
+        nats: &Nats,
+        pieces: Vec<Piece>,
+        dispatched_at: DateTime<Utc>,
+    ) -> Result<bool, ReadError> {
         let asked = Instant::now();
         let since = dispatched_at - MARGIN;
         let mut last = self.0.lock().await;
@@ -75,7 +85,7 @@ impl Looks {
             Some(look) => look,
             None => look(nats, since).await?,
         };
-        let found = look.done.contains(&piece);
+        let found = pieces.iter().any(|piece| look.done.contains(piece));
         *last = Some(look);
         Ok(found)
     }

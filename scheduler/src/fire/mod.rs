@@ -4,10 +4,12 @@
 //! intent. A fire is over when its fired record is stored, not earlier. Only a definite answer of
 //! the server refuses a dispatch; after a time-out it is tried again.
 
+mod among;
 mod complete;
 mod dispatch;
 mod look;
 mod place;
+mod previous;
 mod record;
 mod waiting;
 
@@ -32,11 +34,14 @@ use taskparty_nats::topology::Topology;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use self::complete::send_by;
 pub(crate) use self::look::Looks;
 use self::place::asks_for_place;
+use self::record::{Begun, Stopped};
 pub(crate) use self::waiting::Waiting;
 use crate::alarm::Alarms;
 use crate::definition::Definition;
+use crate::engine::Accounted;
 use crate::overlap::Queues;
 use crate::registry::Registry;
 use crate::route::{Chance, Router};
@@ -80,6 +85,8 @@ pub(crate) struct Request {
     pub(crate) until_next: Option<Duration>,
     /// Until when the lock is worth taking; later, the fire must be decided again.
     pub(crate) decided_until: Option<DateTime<Utc>>,
+    /// Of a record of several instants: those that are accounted for otherwise.
+    pub(crate) accounted: Option<Accounted>,
 }
 
 /// How a fire went.
@@ -87,8 +94,11 @@ pub(crate) struct Request {
 pub(crate) enum Fire {
     /// Its fired record is stored.
     Recorded(Recorded),
-    /// Somebody else has the lock, with this intent.
+    /// Somebody has the lock, with this intent, and it is not recorded yet.
     Held(Box<Held>),
+    /// It was to be a record of several instants, and others have locked these of them: without them
+    /// it must be decided again.
+    Locked(Vec<Held>),
     /// It is not known to be locked, and must be decided again.
     Undecided,
 }
@@ -126,6 +136,15 @@ impl Firing {
             tracing::error!(fire = %request.id, "The intent of a fire cannot be written; the fire is lost.");
             return Fire::Undecided;
         };
+        fail_point!("fire.before_look");
+        match self.locked_by_others(&request).await {
+            Ok(locked) if locked.is_empty() => {}
+            Ok(locked) => return Fire::Locked(locked),
+            Err(error) => {
+                tracing::warn!(fire = %request.id, %error, "The locks of missed instants cannot be read; it is tried again.");
+                return Fire::Undecided;
+            }
+        }
         fail_point!("fire.before_lock");
         match self.lock(&request, value).await {
             Some(Take::Taken { .. }) => {}
@@ -141,9 +160,15 @@ impl Firing {
             None => return Fire::Undecided,
         }
         fail_point!("fire.after_lock");
-        match self.carry_out(&request.id, &intent, &request.definition, &[]).await {
-            Some(recorded) => Fire::Recorded(recorded),
-            None => Fire::Undecided,
+        let begun =
+            Begun { done: &[], send_by: send_by(&request.id, &intent, &request.definition) };
+        match self.carry_out(&request.id, &intent, &request.definition, begun).await {
+            Ok(recorded) => Fire::Recorded(recorded),
+            Err(Stopped::Over) => {
+                let stored_at = intent.planned_at;
+                Fire::Held(Box::new(Held { id: request.id, intent, stored_at }))
+            }
+            Err(Stopped::Interrupted) => Fire::Undecided,
         }
     }
 

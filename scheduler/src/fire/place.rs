@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 use taskparty_common::fire::{FireId, Intent, Plan, Skipped};
 use taskparty_common::job::{JobSpec, Overlap};
 use taskparty_common::name::JobId;
@@ -13,7 +13,7 @@ use taskparty_nats::fail_point;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::record::Verdict;
+use super::record::{Stopped, Verdict};
 use super::{Firing, Held};
 use crate::definition::Definition;
 use crate::overlap::Kept;
@@ -31,8 +31,8 @@ pub(super) enum Place {
     Free,
     /// It does not, and this is recorded.
     Over(Verdict),
-    /// The node ended first.
-    Interrupted,
+    /// It was not asked for.
+    Stopped(Stopped),
 }
 
 /// Whether a fire with this plan needs a place: a retry has its run's.
@@ -88,12 +88,16 @@ impl Firing {
         id: &FireId,
         intent: &Intent,
         definition: &Definition,
+        send_by: Option<DateTime<Utc>>,
     ) -> Place {
         let spec = definition.spec();
         if !asks_for_place(spec, &intent.plan) {
             return Place::Free;
         }
         loop {
+            if send_by.is_some_and(|by| self.clock.now() > by) {
+                return Place::Stopped(Stopped::Over);
+            }
             match self.admit(id, intent, definition).await {
                 Ok(Admission::Active) => return Place::Free,
                 Ok(Admission::Waiting | Admission::Promoted) => {
@@ -110,7 +114,7 @@ impl Firing {
                 }
             }
             if self.pause().await.is_err() {
-                return Place::Interrupted;
+                return Place::Stopped(Stopped::Interrupted);
             }
         }
     }

@@ -1,5 +1,6 @@
 //! What a lock's holder does with it: dispatch or not, and the fired record.
 
+use chrono::{DateTime, Utc};
 use taskparty_common::fire::{FireId, Fired, Intent, Plan, Skipped};
 use taskparty_common::job::{JobSpec, MAX_SHARDS};
 use taskparty_common::outcome::{SkipReason, TriggerResult};
@@ -20,6 +21,24 @@ pub(super) struct Verdict {
     skipped: Option<Skipped>,
 }
 
+/// How far a fire is, and until when it may go on.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Begun<'a> {
+    /// The shards that have results already.
+    pub(super) done: &'a [u32],
+    /// After this nothing of it is sent that was not: another one may say that it was left out.
+    pub(super) send_by: Option<DateTime<Utc>>,
+}
+
+/// Why there is no fired record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stopped {
+    /// It is too late to go on: whoever completes it decides.
+    Over,
+    /// The node ends; another one goes on.
+    Interrupted,
+}
+
 impl Verdict {
     pub(super) fn new(result: TriggerResult, message: impl Into<String>) -> Self {
         Self { result, message: message.into(), times: None, skipped: None }
@@ -38,16 +57,18 @@ impl Verdict {
 }
 
 impl Firing {
-    /// Carries out `intent` for whoever holds its lock; `done` are the shards that have results
-    /// already. Nothing when the node ended before the fired record was stored.
+    /// Carries out `intent` for whoever holds its lock.
+    ///
+    /// # Errors
+    /// [`Stopped`]: there is no fired record.
     pub(super) async fn carry_out(
         &self,
         id: &FireId,
         intent: &Intent,
         definition: &Definition,
-        done: &[u32],
-    ) -> Option<Recorded> {
-        let verdict = match self.ask_for_place(id, intent, definition).await {
+        begun: Begun<'_>,
+    ) -> Result<Recorded, Stopped> {
+        let verdict = match self.ask_for_place(id, intent, definition, begun.send_by).await {
             Place::Free => {
                 let spec = definition.spec();
                 let turn = async {
@@ -55,20 +76,21 @@ impl Firing {
                         self.router.took(spec, &intent.plan).await;
                     }
                 };
-                let (verdict, ()) = tokio::join!(self.decide(intent, definition, done), turn);
+                let (verdict, ()) = tokio::join!(self.decide(intent, definition, begun), turn);
                 verdict?
             }
             Place::Over(verdict) => verdict,
-            Place::Interrupted => return None,
+            Place::Stopped(stopped) => return Err(stopped),
         };
-        self.conclude(id, intent, definition, verdict).await
+        self.conclude(id, intent, definition, verdict).await.ok_or(Stopped::Interrupted)
     }
 
     /// As [`Firing::carry_out`], for a run that waited and has its place.
     pub(super) async fn dispatch_waiter(&self, held: &Held, done: &[u32]) -> bool {
         let Held { id, intent, .. } = held;
         let Some(definition) = frozen(held) else { return true };
-        let Some(verdict) = self.decide(intent, &definition, done).await else { return false };
+        let begun = Begun { done, send_by: None };
+        let Ok(verdict) = self.decide(intent, &definition, begun).await else { return false };
         self.conclude(id, intent, &definition, verdict).await.is_some()
     }
 
@@ -85,32 +107,35 @@ impl Firing {
         stored.then_some(Recorded { dispatched_at })
     }
 
-    /// Dispatches, unless there is a reason not to. Nothing when the node ended meanwhile.
+    /// Dispatches, unless there is a reason not to.
     async fn decide(
         &self,
         intent: &Intent,
         definition: &Definition,
-        done: &[u32],
-    ) -> Option<Verdict> {
+        Begun { done, send_by }: Begun<'_>,
+    ) -> Result<Verdict, Stopped> {
         if let Some(skipped) = &intent.skipped {
-            return Some(Verdict::skipped(skipped.clone()));
+            return Ok(Verdict::skipped(skipped.clone()));
         }
         let spec = definition.spec();
         if intent.plan.total == 0 {
-            return Some(self.nobody_to_share_with(spec));
+            return Ok(self.nobody_to_share_with(spec));
         }
         let present =
             !intent.plan.targets.is_empty() || self.registry.has(&spec.app, &spec.handler);
         if !present && spec.no_executor_wait.is_zero() && done.is_empty() {
             let message = format!("no executor of {}/{} is there", spec.app, spec.handler);
-            return Some(Verdict::new(TriggerResult::NoExecutor, message));
+            return Ok(Verdict::new(TriggerResult::NoExecutor, message));
         }
         if !self.consumers_are_ready(definition, &intent.plan).await {
-            return None;
+            return Err(Stopped::Interrupted);
         }
-        let times = Times::from(self.clock.now(), spec);
+        if !self.previous_is_gone(intent, definition).await {
+            return Err(Stopped::Interrupted);
+        }
+        let times = Times { send_by, ..Times::from(self.clock.now(), spec) };
         let shards = intent.plan.shards().filter(|shard| !done.contains(shard)).collect();
-        Some(match self.dispatch(intent, definition, shards, times).await {
+        Ok(match self.dispatch(intent, definition, shards, times).await {
             Dispatched::All if present || !done.is_empty() => {
                 Verdict { times: Some(times), ..Verdict::new(TriggerResult::Dispatched, "") }
             }
@@ -130,7 +155,8 @@ impl Firing {
                 let message = "the start deadline passed before it could be dispatched";
                 Verdict { times: Some(times), ..Verdict::new(TriggerResult::Expired, message) }
             }
-            Dispatched::Interrupted => return None,
+            Dispatched::Over => return Err(Stopped::Over),
+            Dispatched::Interrupted => return Err(Stopped::Interrupted),
         })
     }
 

@@ -2,9 +2,10 @@
 
 use chrono::{DateTime, TimeDelta};
 use serde_json::json;
-use taskparty_common::fire::{FireId, TriggerRequest};
+use taskparty_common::fire::{FireId, Plan, RetryOf, TriggerRequest};
 use taskparty_common::job::Job;
 use taskparty_common::outcome::{SkipReason, Trigger, TriggerResult};
+use taskparty_nats::history::last_by_subject;
 use taskparty_nats::publish::Draft;
 
 use crate::rig::{Rig, job};
@@ -108,6 +109,37 @@ async fn a_chain_goes_on_by_what_history_knows_of_its_past_and_ends_with_that_pa
     ids.sort_unstable();
     assert_eq!(ids, ["demand.x.after", "demand.x.run-1.next"]);
     assert_eq!(rig.messages("TASKPARTY_TRIGGERS").await, 0);
+}
+
+#[tokio::test]
+async fn an_attempt_that_was_not_acked_is_gone_before_the_next_one_is_there() {
+    let rig = Rig::start().await;
+    let scheduler = rig.scheduler().await;
+    let job = on_demand(&rig).await;
+    let first = request(&rig, &job, "one");
+    send(&rig, &first).await;
+    let fired = rig.fired_until(|fired| !fired.is_empty()).await;
+    let retry = RetryOf {
+        revision: fired[0].revision,
+        since: fired[0].since,
+        fire_time: fired[0].fire_time,
+        plan: Plan { only: Some(1), attempt: 2, ..fired[0].plan.clone() },
+        definition: fired[0].definition.clone(),
+    };
+    // Its executor has reported the failure of shard 1, and died before the ack.
+    let id = taskparty_common::fire::retry_id(first.run, 1, 2);
+    let second = TriggerRequest { retry: Some(retry), id, ..first.clone() };
+    send(&rig, &second).await;
+    rig.fired_until(|fired| fired.len() == 2).await;
+    scheduler.stop().await;
+    let (app, handler) = (&job.spec.app, &job.spec.handler);
+    let at = async |shard, attempt| {
+        let subject = rig.nats.names().dispatch(app, handler, first.run, shard, attempt);
+        let stream = rig.nats.names().dispatch_stream(app);
+        last_by_subject(rig.nats.js(), &stream, &subject).await.unwrap().is_some()
+    };
+    assert!(at(0, 1).await && at(2, 1).await && at(1, 2).await);
+    assert!(!at(1, 1).await, "nobody gets it again");
 }
 
 #[tokio::test]

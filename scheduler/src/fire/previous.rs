@@ -1,0 +1,70 @@
+//! What is left of the attempt before a retry.
+//!
+//! Whoever reported it may have died before the ack: then its message is delivered again when the
+//! lease has ended, and the handler would start for it while, or after, the retry does the work.
+//! *Invariant: an attempt is dispatched only when the message of the one before it is gone.*
+
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use taskparty_common::fire::Intent;
+use taskparty_nats::history::{self, ReadError};
+
+use super::Firing;
+use crate::definition::Definition;
+
+impl Firing {
+    /// Removes the message of the attempt before this one, if it is still there; if somebody may
+    /// just have got it again, a lease passes. False when the node ended meanwhile.
+    pub(super) async fn previous_is_gone(&self, intent: &Intent, definition: &Definition) -> bool {
+        let (Some(shard), attempt) = (intent.plan.only, intent.plan.attempt) else { return true };
+        let Some(previous) = attempt.checked_sub(1).filter(|previous| *previous > 0) else {
+            return true;
+        };
+        loop {
+            match self.remove(intent, definition, shard, previous).await {
+                Ok(None) => return true,
+                Ok(Some(lease)) => {
+                    let ended = self.shutdown.cancelled();
+                    return tokio::time::timeout(lease, ended).await.is_err();
+                }
+                Err(error) => {
+                    tracing::warn!(run = %intent.run, shard, attempt, %error, "Whether the attempt before is still there cannot be seen; its retry waits.");
+                }
+            }
+            if self.pause().await.is_err() {
+                return false;
+            }
+        }
+    }
+
+    /// Removes a message, if it is there; says for how long somebody may have it who does not know.
+    async fn remove(
+        &self,
+        intent: &Intent,
+        definition: &Definition,
+        shard: u32,
+        attempt: u32,
+    ) -> Result<Option<Duration>, ReadError> {
+        let (spec, names, js) = (definition.spec(), self.nats().names(), self.nats().js());
+        let stream = names.dispatch_stream(&spec.app);
+        let (app, handler, run) = (&spec.app, &spec.handler, intent.run);
+        let anybodys = names.dispatch(app, handler, run, shard, attempt);
+        let somebodys = names.direct_to_any(app, handler, run, shard, attempt);
+        let looks = (
+            history::last_by_subject(js, &stream, &anybodys),
+            history::last_by_subject(js, &stream, &somebodys),
+        );
+        let found = match tokio::try_join!(looks.0, looks.1) {
+            Err(ReadError::NoStream(_)) => return Ok(None),
+            found => found?,
+        };
+        let Some(found) = found.0.or(found.1) else { return Ok(None) };
+        history::delete_message(js, &stream, found.seq).await?;
+        tracing::warn!(run = %intent.run, shard, attempt, "An attempt was reported and not acked; its message is removed before the next one.");
+        // Before its first lease has ended it was not delivered again.
+        let lease = TimeDelta::from_std(self.lease).unwrap_or(TimeDelta::MAX);
+        let again = self.clock.now() - found.stored_at >= lease - TimeDelta::seconds(2);
+        Ok(again.then_some(self.lease))
+    }
+}
