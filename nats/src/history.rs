@@ -16,8 +16,8 @@ use bytes::Bytes;
 use chrono::{DateTime, Utc};
 
 pub use self::leader::{
-    ConsumerInfo, StreamInfo, consumer_info, delete_message, last_by_subject, message,
-    purge_subject, stream_info,
+    ConsumerInfo, StreamInfo, consumer_info, delete_consumer, delete_message, last_by_subject,
+    message, purge_subject, stream_info,
 };
 pub use self::stretch::{Start, read};
 pub(crate) use self::stretch::{create_consumer, ephemeral};

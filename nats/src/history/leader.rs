@@ -7,7 +7,7 @@ use async_nats::jetstream::Context;
 use async_nats::jetstream::context::{ConsumerInfoErrorKind, GetStreamErrorKind};
 use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::stream::{
-    DeleteMessageErrorKind, PurgeErrorKind, RawMessageError, RawMessageErrorKind,
+    ConsumerErrorKind, DeleteMessageErrorKind, PurgeErrorKind, RawMessageError, RawMessageErrorKind,
 };
 use async_nats::jetstream::{Error as ApiError, ErrorCode};
 use chrono::{DateTime, Utc};
@@ -229,6 +229,34 @@ pub async fn delete_message(js: &Context, stream: &str, seq: u64) -> Result<bool
             },
             _ => Err(Step::Again(error.to_string())),
         })
+    })
+    .await
+}
+
+/// Removes `consumer` from `stream`; false when it was not there.
+///
+/// # Errors
+/// [`ReadError`]; after [`ReadError::Unanswered`] it may be gone.
+pub async fn delete_consumer(
+    js: &Context,
+    stream: &str,
+    consumer: &str,
+) -> Result<bool, ReadError> {
+    retried(ASK_DEADLINE, || async {
+        let handle = js.get_stream_no_info(stream).await;
+        let handle = handle.map_err(|error| Step::Never(ReadError::Refused(error.to_string())))?;
+        match handle.delete_consumer(consumer).await {
+            Ok(_) => Ok(true),
+            Err(error) => match error.kind() {
+                ConsumerErrorKind::JetStream(error)
+                    if error.error_code() == ErrorCode::CONSUMER_NOT_FOUND =>
+                {
+                    Ok(false)
+                }
+                ConsumerErrorKind::JetStream(error) => Err(step(stream, &error)),
+                _ => Err(Step::Again(error.to_string())),
+            },
+        }
     })
     .await
 }

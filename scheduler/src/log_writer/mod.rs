@@ -161,6 +161,7 @@ struct Parts {
     status: StatusHandle,
     triggers_room: Room,
     alarms: Alarms,
+    retired: sweep::Retired,
     /// Something waits in the outbox.
     decided: Notify,
     /// Somebody may have asked for a run to stop.
@@ -202,6 +203,7 @@ impl LogWriter {
             clock,
             jobs,
             status: StatusHandle::default(),
+            retired: sweep::Retired::default(),
             decided: Notify::new(),
             asked: Notify::new(),
         };

@@ -7,6 +7,7 @@
 //!   have had it, a lease passes in between, for a result that is on its way.
 
 mod chains;
+mod gone;
 mod judge;
 mod places;
 mod planned;
@@ -25,6 +26,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+pub(super) use self::gone::Retired;
 use self::places::PlaceWatch;
 use self::planned::Planned;
 use super::Parts;
@@ -113,6 +115,10 @@ async fn sweep(parts: &Parts, stop: &CancellationToken) -> Result<(), SweepError
             return Ok(());
         }
         let whole = due == LOOKS as usize;
+        let gone = checks.iter().filter(|check| gone::is_gone(parts, check, now));
+        let gone: HashSet<_> = gone
+            .filter_map(|check| Some((check.app.clone(), check.attempt.target.clone()?)))
+            .collect();
         let mut lines = Vec::with_capacity(checks.len());
         let mut judged = futures::stream::iter(checks)
             .map(|check| async move { (judge::judge(parts, &check, now).await, check) })
@@ -125,6 +131,7 @@ async fn sweep(parts: &Parts, stop: &CancellationToken) -> Result<(), SweepError
                 }
             }
         }
+        gone::retire_all(parts, gone).await;
         let none = lines.is_empty();
         let written = parts.writer.write(&Batch::new(lines, Vec::new())).await?;
         if written.decisions > 0 {
@@ -153,9 +160,9 @@ async fn stranded(parts: &Parts, now: DateTime<Utc>) -> Result<Vec<ToCheck>, Sto
     if gone.is_empty() {
         return Ok(Vec::new());
     }
-    let found = parts.store.stranded(&gone, now - judge::SEEN_BY_ALL, LOOKS).await?;
+    let found = parts.store.stranded(&gone, now - gone::SEEN_BY_ALL, LOOKS).await?;
     // Whoever else is looked at before its time would be judged as if its time had come.
-    Ok(found.into_iter().filter(|check| judge::is_gone(parts, check, now)).collect())
+    Ok(found.into_iter().filter(|check| gone::is_gone(parts, check, now)).collect())
 }
 
 fn line(check: ToCheck, verdict: super::transition::Verdict, now: DateTime<Utc>) -> Line {

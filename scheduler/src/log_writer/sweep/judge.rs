@@ -10,24 +10,18 @@ use taskparty_common::outcome::{Code, Outcome, RunState};
 use taskparty_nats::history::{ReadError, Record, consumer_info, delete_message, last_by_subject};
 use taskparty_nats::subject::on_instance;
 
-use super::SweepError;
+use super::{SweepError, gone};
 use crate::log_writer::Parts;
 use crate::log_writer::policy::Policy;
 use crate::log_writer::transition::{Verdict, Watched, What};
 use crate::store::{Attempt, Ending, Then, ToCheck};
-
-/// An executor's entry is seen by every node this long after it was put.
-pub(super) const SEEN_BY_ALL: TimeDelta = TimeDelta::seconds(5);
-
-/// An executor whose entry has been gone for so long has gone itself.
-const COMES_BACK: Duration = Duration::from_secs(4);
 
 /// The shortest time until the next look.
 const SOON: Duration = Duration::from_secs(1);
 
 /// Where a dispatch was found, when it was to be removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Removed {
+pub(super) enum Removed {
     /// It was there, and no executor ever had it.
     Untouched,
     /// It was there, and an executor has or had it.
@@ -44,6 +38,9 @@ pub(super) async fn judge(
     let attempt = &check.attempt;
     let policy = policy(parts, check).await?;
     let what = match (&attempt.ending, attempt.state, &check.handler) {
+        (Some(ending), _, _) if ending.removed && ending.then != Then::Retry => {
+            gone::end(parts, check, ending, now).await?
+        }
         (Some(ending), _, _) if ending.removed => What::End(ending.clone()),
         (_, RunState::Retrying, _) => What::RetryAgain,
         // Nothing can be said before the fired record.
@@ -55,8 +52,8 @@ pub(super) async fn judge(
             let lease = parts.config.lease;
             remove_and_end(parts, check, handler, now, ending.clone(), lease).await?
         }
-        (None, _, Some(handler)) if is_gone(parts, check, now) => {
-            executor_gone(parts, check, handler, now).await?
+        (None, _, Some(handler)) if gone::is_gone(parts, check, now) => {
+            gone::judge(parts, check, handler, now).await?
         }
         (None, RunState::Running, Some(handler)) => {
             running(parts, check, handler, &policy, now).await?
@@ -136,47 +133,6 @@ fn next_look(attempt: &Attempt, now: DateTime<Utc>, rest: Duration) -> DateTime<
 fn not_started_ending(code: Code, message: String) -> Ending {
     let outcome = Outcome::NotStarted;
     Ending { outcome, code: Some(code), message, removed: false, then: Then::Retry }
-}
-
-/// Whether this attempt is for an executor that has gone. One whose entry is so new that not every
-/// node has seen it has not; nor has one that is put back in a moment, because somebody deleted the
-/// bucket.
-pub(super) fn is_gone(parts: &Parts, check: &ToCheck, now: DateTime<Utc>) -> bool {
-    let Some(target) = &check.attempt.target else { return false };
-    let seen = check.attempt.dispatched_at.is_some_and(|at| now - at >= SEEN_BY_ALL);
-    let gone = parts.registry.gone_for(&check.app, target);
-    seen && parts.registry.is_ready() && gone.is_some_and(|time| time >= COMES_BACK)
-}
-
-/// For an executor that has gone: another one gets it, unless it is pinned.
-///
-/// *Invariant: nobody else gets it while that one can still have it.* Its message is removed, and
-/// where it may have had that, a lease passes: if it is only cut off its lease ends too, and a result
-/// that it could store before counts.
-async fn executor_gone(
-    parts: &Parts,
-    check: &ToCheck,
-    handler: &Handler,
-    now: DateTime<Utc>,
-) -> Result<What, ReadError> {
-    let who = check.attempt.target.as_ref().map_or("its executor".into(), ToString::to_string);
-    let then = if check.attempt.pinned { Then::Nothing } else { Then::Move };
-    let ending = |outcome, message: String| Ending {
-        outcome,
-        code: Some(Code::ExecutorLost),
-        message,
-        removed: true,
-        then,
-    };
-    Ok(match remove(parts, check, handler).await? {
-        Removed::Untouched => {
-            What::End(ending(Outcome::NotStarted, format!("{who} has gone before it began")))
-        }
-        Removed::Delivered | Removed::Absent => {
-            let ending = ending(Outcome::Lost, format!("{who} has gone, and gave no result"));
-            What::EndAt(later(now, parts.config.lease), ending)
-        }
-    })
 }
 
 /// At work by the last that was heard.
@@ -267,7 +223,11 @@ async fn remove_and_end(
     })
 }
 
-async fn remove(parts: &Parts, check: &ToCheck, handler: &Handler) -> Result<Removed, ReadError> {
+pub(super) async fn remove(
+    parts: &Parts,
+    check: &ToCheck,
+    handler: &Handler,
+) -> Result<Removed, ReadError> {
     let nats = parts.buckets.nats();
     let stream = nats.names().dispatch_stream(&check.app);
     let Some(found) = dispatch(parts, check, handler).await? else { return Ok(Removed::Absent) };
@@ -314,7 +274,7 @@ fn since(at: Option<DateTime<Utc>>, now: DateTime<Utc>) -> Duration {
     at.and_then(|at| (now - at).to_std().ok()).unwrap_or_default()
 }
 
-fn later(at: DateTime<Utc>, by: Duration) -> DateTime<Utc> {
+pub(super) fn later(at: DateTime<Utc>, by: Duration) -> DateTime<Utc> {
     TimeDelta::from_std(by)
         .ok()
         .and_then(|by| at.checked_add_signed(by))
