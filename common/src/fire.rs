@@ -275,6 +275,9 @@ pub struct TriggerRequest {
     /// The only executor that may run it, whatever the job's route.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<Instance>,
+    /// What this run does while an earlier one goes on, whatever the job says: the word of a policy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlap: Option<String>,
     /// For a retry: the frozen run that it goes on with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetryOf>,

@@ -53,6 +53,8 @@ pub enum WhenFull {
         /// The most that may wait; nothing: any number.
         limit: Option<u32>,
     },
+    /// It waits, and those before it are to stop; one that has not begun never does.
+    Replace,
     /// It is left out.
     Skip,
 }
@@ -131,7 +133,21 @@ impl Places {
                 self.waiting.push_back(run);
                 Admission::Waiting
             }
+            WhenFull::Replace => {
+                self.leaving.extend(self.waiting.drain(..));
+                self.waiting.push_back(run);
+                Admission::Waiting
+            }
         }
+    }
+
+    /// The runs that are to stop for `run`, while it waits to replace them: those that go on, and
+    /// those that never will.
+    pub fn replaced_by(&self, run: Uuid) -> Vec<Uuid> {
+        if !self.waiting.contains(&run) {
+            return Vec::new();
+        }
+        self.active.iter().map(|active| active.run).chain(self.leaving.iter().copied()).collect()
     }
 
     /// `run` is not to go on, if it has not begun: it waits no more. And whether that changed
@@ -271,6 +287,26 @@ mod tests {
     }
 
     #[test]
+    fn the_latest_replaces_those_before_it_and_begins_when_the_one_that_goes_on_has_ended() {
+        let mut places = Places::default();
+        let replace = |places: &mut Places, n| places.admit(run(n), 1, WhenFull::Replace);
+        assert_eq!(replace(&mut places, 1), Admission::Active);
+        assert!(places.replaced_by(run(1)).is_empty());
+        assert_eq!(replace(&mut places, 2), Admission::Waiting);
+        assert_eq!(places.replaced_by(run(2)), [run(1)]);
+        assert_eq!(replace(&mut places, 3), Admission::Waiting);
+        assert_eq!(places.replaced_by(run(3)), [run(1), run(2)]);
+        assert_eq!(replace(&mut places, 3), Admission::Waiting, "asked again");
+        assert_eq!(replace(&mut places, 2), Admission::Waiting, "asked again, late");
+        assert!(places.replaced_by(run(2)).is_empty(), "it replaces nobody any more");
+        assert!(!places.promote(1), "never two at once");
+        places.release(run(1));
+        assert!(places.promote(1));
+        assert_eq!(places.due().collect::<Vec<_>>(), [run(3)]);
+        assert_eq!(places.withdraw(run(2)), (Withdrawal::Left, false));
+    }
+
+    #[test]
     fn one_that_is_withdrawn_waits_no_more_and_the_next_goes_on() {
         let mut places = Places::default();
         for n in 1..=3 {
@@ -309,7 +345,8 @@ mod tests {
             for (step, n) in steps {
                 match step {
                     0 => {
-                        let admission = places.admit(run(n), count, WAIT);
+                        let when_full = if n % 3 == 0 { WhenFull::Replace } else { WAIT };
+                        let admission = places.admit(run(n), count, when_full);
                         prop_assert_eq!(admission == Admission::Ended, over.contains(&n));
                     }
                     1 => {

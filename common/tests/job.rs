@@ -109,7 +109,6 @@ fn errors_name_field_value_and_what_would_be_right() {
         json!({ "timeout": 30 }),
         json!({ "timeout": "-30s" }),
         json!({ "id": "user/234", "app": null }),
-        json!({ "overlap": "replace" }),
         json!({ "overlap": "queu", "queue_limit": 0 }),
         json!({ "route": "round_robbin" }),
         json!({ "route": { "by": "first", "key": "x" } }),

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use serde_json::value::{RawValue, to_raw_value};
-use taskparty_common::job::{Invalid, Job, JobSpec, Unknown};
+use taskparty_common::job::{Invalid, Job, JobSpec, Overlap, Unknown};
 
 /// A job at one revision, in the forms that firing needs.
 #[derive(Debug)]
@@ -40,6 +40,13 @@ impl Definition {
         let params = to_raw_value(&spec.params).map_err(unreadable)?;
         let job = Job::new(spec, since, "");
         Ok(Self { job, json: json.to_owned(), params, revision })
+    }
+
+    /// This definition with another overlap policy, for one run.
+    pub(crate) fn with_overlap(&self, overlap: Overlap) -> Result<Self, serde_json::Error> {
+        let mut job = self.job.clone();
+        job.spec.overlap = overlap;
+        Self::of(job, self.revision)
     }
 
     /// What the user said of the job.

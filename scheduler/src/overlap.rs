@@ -128,23 +128,28 @@ impl Queues {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for a place for `run`.
+    /// Asks for a place for `run`; and which runs are to stop for it.
     pub(crate) async fn admit(
         &self,
         spec: &JobSpec,
         run: Uuid,
         trigger: Trigger,
-    ) -> Result<Admission, BucketError> {
+    ) -> Result<(Admission, Vec<Uuid>), BucketError> {
         let when_full = match (spec.overlap, trigger) {
             (Overlap::Skip, _) => WhenFull::Skip,
             // Catch-up and backfill are paced, and never dropped.
             (_, Trigger::Misfire | Trigger::Backfill) => WhenFull::Wait { limit: None },
+            (Overlap::Replace, _) => WhenFull::Replace,
             _ => WhenFull::Wait { limit: Some(spec.queue_limit) },
         };
         self.change(&spec.id, |places| {
             let before = (places.active.len(), places.waiting.len());
             let admission = places.admit(run, PLACES, when_full);
-            (admission, (before != (places.active.len(), places.waiting.len())).into())
+            let replaced = match when_full {
+                WhenFull::Replace => places.replaced_by(run),
+                WhenFull::Wait { .. } | WhenFull::Skip => Vec::new(),
+            };
+            ((admission, replaced), (before != (places.active.len(), places.waiting.len())).into())
         })
         .await
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use taskparty_common::fire::{FireId, Fired, Plan, TriggerRequest};
+use taskparty_common::job::Overlap;
 use taskparty_common::outcome::{SkipReason, TriggerResult};
 use taskparty_nats::consume::{Pull, PullConfig, Received};
 use taskparty_nats::lease::{self, Delivery};
@@ -157,6 +158,10 @@ impl Triggers {
         }
         let Some(retry) = &trigger.retry else {
             let plan = Plan::whole(current.spec().shards.count().unwrap_or(1));
+            let current = match with_overlap(trigger, &current) {
+                Some(other) => Arc::new(other),
+                None => current,
+            };
             return Decision::Fire(current, plan);
         };
         match Definition::frozen(&retry.definition, retry.revision, retry.since) {
@@ -224,4 +229,18 @@ impl Triggers {
         };
         self.firing.store_fired(&fired).await
     }
+}
+
+/// The definition that a trigger goes by which asks for another overlap policy than the job's.
+fn with_overlap(trigger: &TriggerRequest, current: &Definition) -> Option<Definition> {
+    let wanted = trigger.overlap.as_deref().and_then(Overlap::from_word)?;
+    if wanted == current.spec().overlap {
+        return None;
+    }
+    let other = current.with_overlap(wanted);
+    other
+        .inspect_err(|error| {
+            tracing::error!(job = %trigger.job, %error, "A definition cannot be written; the job's overlap policy holds.");
+        })
+        .ok()
 }

@@ -158,7 +158,8 @@ Examples:
   taskparty job trigger nightly-settlement
   taskparty job trigger nightly-settlement --params '{\"day\": \"2027-01-31\"}'
   taskparty job trigger send-reminder --in 30m --key order-1234
-  taskparty job trigger refresh-cache --instance web-1-5f0c2a"
+  taskparty job trigger refresh-cache --instance web-1-5f0c2a
+  taskparty job trigger nightly-settlement --wait && echo settled"
 )]
 pub(crate) struct TriggerArgs {
     /// The job's id.
@@ -179,11 +180,12 @@ pub(crate) struct TriggerArgs {
     /// no other one: if that executor goes away, the run ends.
     #[arg(long, value_name = "ID")]
     pub(crate) instance: Option<String>,
-    /// Not yet: another overlap policy for this run.
-    #[arg(long, hide = true)]
+    /// What this run does while an earlier one goes on: queue, skip, replace or allow. [default: as
+    /// the job says]
+    #[arg(long, value_name = "POLICY")]
     pub(crate) overlap: Option<String>,
-    /// Not yet: wait for the end, and exit with the outcome.
-    #[arg(long, hide = true)]
+    /// Wait for the end of the run, and exit with its outcome: 0 succeeded, 3 anything else.
+    #[arg(long)]
     pub(crate) wait: bool,
 }
 

@@ -1,6 +1,7 @@
 //! `taskparty run …`
 
 mod ask;
+pub(super) mod wait;
 
 use std::time::Duration;
 

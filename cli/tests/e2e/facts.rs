@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use taskparty_common::dispatch::Alert;
+use taskparty_common::dispatch::{Alert, ResultRecord};
 use taskparty_common::fire::Fired;
 use taskparty_nats::history::{Start, read, stream_info};
 use taskparty_nats::subject::Bucket;
@@ -34,6 +34,12 @@ impl Site {
     pub(crate) async fn fired(&self) -> Vec<Fired> {
         let names = self.nats.names();
         self.lines(&names.results_stream(), names.fired_all()).await
+    }
+
+    /// All results.
+    pub(crate) async fn results(&self) -> Vec<ResultRecord> {
+        let names = self.nats.names();
+        self.lines(&names.results_stream(), names.result_all()).await
     }
 
     /// All alerts on the stream.

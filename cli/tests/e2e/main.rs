@@ -15,6 +15,7 @@ mod frozen;
 mod many;
 mod outage;
 mod outcome;
+mod overlap;
 mod process;
 mod readme;
 mod restarts;

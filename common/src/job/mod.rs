@@ -88,13 +88,32 @@ pub enum Overlap {
     Queue,
     /// It is left out, on record.
     Skip,
+    /// The earlier ones are cancelled, and it begins when they have ended.
+    Replace,
     /// It runs beside it.
     Allow,
 }
 
 impl Overlap {
-    pub(crate) const WORDS: [(&'static str, Self); 3] =
-        [("queue", Self::Queue), ("skip", Self::Skip), ("allow", Self::Allow)];
+    pub(crate) const WORDS: [(&'static str, Self); 4] = [
+        ("queue", Self::Queue),
+        ("skip", Self::Skip),
+        ("replace", Self::Replace),
+        ("allow", Self::Allow),
+    ];
+
+    /// The policy that `word` stands for.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::WORDS.into_iter().find(|(known, _)| *known == word).map(|(_, policy)| policy)
+    }
+
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        Self::WORDS
+            .into_iter()
+            .find(|(_, policy)| *policy == self)
+            .map_or("queue", |(word, _)| word)
+    }
 }
 
 /// What becomes of instants that were missed (contract, section 2).

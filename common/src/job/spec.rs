@@ -37,7 +37,7 @@ fn read_spec(mut fields: Fields<'_>) -> Option<JobSpec> {
     let route = route::read_route(&mut fields);
     let shards = route::read_shards(&mut fields, &route);
     let shard_params = route::read_shard_params(&mut fields, &route, shards);
-    let overlap = read_overlap(&mut fields);
+    let overlap = fields.choice("overlap", &Overlap::WORDS).unwrap_or_default();
     let queue_limit = fields.whole("queue_limit", 1..=10_000).unwrap_or(QUEUE_LIMIT);
     let misfire = read_misfire(&mut fields);
     let retry = read_retry(&mut fields);
@@ -103,14 +103,6 @@ fn refuse_not_yet(fields: &mut Fields<'_>) {
             );
         }
     }
-}
-
-fn read_overlap(fields: &mut Fields<'_>) -> Overlap {
-    if fields.raw("overlap").and_then(Value::as_str) == Some("replace") {
-        fields.fail("overlap", "not yet: queue, skip and allow work in this version");
-        return Overlap::default();
-    }
-    fields.choice("overlap", &Overlap::WORDS).unwrap_or_default()
 }
 
 fn read_params(value: &Value) -> Result<Value, String> {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 use taskparty_common::duration;
 use taskparty_common::fire::{FireId, Intent, Scheduled, TriggerRequest};
-use taskparty_common::job::{Job, MAX_PARAMS};
+use taskparty_common::job::{Job, MAX_PARAMS, Overlap};
 use taskparty_common::name::{Instance, JobId, Key};
 use taskparty_common::outcome::Trigger;
 use taskparty_nats::history;
@@ -51,6 +51,7 @@ pub(super) async fn trigger(api: &Api, request: TriggerJob) -> Result<Triggered,
         }
     };
     let params = params(request.params.as_ref())?;
+    let overlap = overlap(request.overlap.as_deref())?.map(|policy| policy.as_str().to_owned());
     let now = api.clock.now();
     let due = due(&request, now)?;
     let (job, _) = api.definitions.job(id.as_str()).await?;
@@ -65,7 +66,7 @@ pub(super) async fn trigger(api: &Api, request: TriggerJob) -> Result<Triggered,
     };
     let trigger_id = key.as_ref().map_or_else(|| Uuid::now_v7().to_string(), ToString::to_string);
     let message = message(api, &job, &trigger_id, (due, now), params, request.by);
-    let message = TriggerRequest { instance, ..message };
+    let message = TriggerRequest { instance, overlap, ..message };
     let made = Triggered {
         run: message.run,
         job: id.to_string(),
@@ -147,6 +148,16 @@ async fn live_executor(api: &Api, job: &Job, instance: &str) -> Result<Instance,
     }))
 }
 
+/// The overlap policy that is asked for.
+pub(super) fn overlap(word: Option<&str>) -> Result<Option<Overlap>, Problem> {
+    let Some(word) = word else { return Ok(None) };
+    let wrong = || {
+        let value = Some(format!("{word:?}"));
+        Problem::field("overlap", value, "it is one of queue, skip, replace, allow")
+    };
+    Overlap::from_word(word).map(Some).ok_or_else(wrong)
+}
+
 /// When it is due; none: now.
 fn due(request: &TriggerJob, now: DateTime<Utc>) -> Result<Option<DateTime<Utc>>, Problem> {
     let (field, at) = match (&request.delay, request.at) {
@@ -204,6 +215,7 @@ fn message(
         by,
         params,
         instance: None,
+        overlap: None,
         retry: None,
         // It stands for itself: an edit or a pause of the job does not end it.
         since: None,

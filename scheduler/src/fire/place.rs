@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use taskparty_common::ask::{Ask, Asked};
 use taskparty_common::fire::{FireId, Intent, Plan, Skipped};
 use taskparty_common::job::{JobSpec, Overlap};
 use taskparty_common::name::JobId;
@@ -10,6 +11,7 @@ use taskparty_common::outcome::{SkipReason, TriggerResult};
 use taskparty_common::overlap::{Admission, Place as Found};
 use taskparty_nats::bucket::BucketError;
 use taskparty_nats::fail_point;
+use taskparty_nats::publish::{Draft, PublishError};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -125,12 +127,39 @@ impl Firing {
         intent: &Intent,
         definition: &Definition,
     ) -> Result<Admission, BucketError> {
-        let admission = self.queues.admit(definition.spec(), intent.run, intent.trigger).await?;
+        let spec = definition.spec();
+        let (admission, replaced) = self.queues.admit(spec, intent.run, intent.trigger).await?;
         if admission == Admission::Waiting {
             fail_point!("fire.after_queued");
             self.queues.keep(id, intent).await?;
         }
+        for run in replaced {
+            self.stop_for(run, intent, spec).await?;
+        }
         Ok(admission)
+    }
+
+    /// Asks `run` to stop, for the one that replaces it: the log writer sees to it. *Invariant: that
+    /// is stored before the later run is recorded*, so whoever completes a half-done fire asks again,
+    /// and a run that waits is never waited for in vain.
+    async fn stop_for(
+        &self,
+        run: Uuid,
+        later: &Intent,
+        spec: &JobSpec,
+    ) -> Result<(), PublishError> {
+        let asked = Asked {
+            v: 1,
+            run,
+            job: spec.id.clone(),
+            app: spec.app.clone(),
+            ask: Ask::Cancel { round: None },
+            by: format!("the later run {}", later.run),
+            at: self.clock.now(),
+        };
+        let Ok(body) = serde_json::to_vec(&asked) else { return Ok(()) };
+        let draft = Draft::new(self.nats().names().asked(&asked.app), body).id(asked.message_id());
+        self.publisher().publish_within(draft, PATIENCE).await.map(drop)
     }
 
     /// Gives free places of `job` to runs that wait, and dispatches them. What cannot be done now

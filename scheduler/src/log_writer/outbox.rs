@@ -155,6 +155,7 @@ fn retry(names: &Names, posting: &Posting) -> Option<Draft> {
         by: String::new(),
         params: fired.params.clone().and_then(|params| RawValue::from_string(params).ok()),
         instance: None,
+        overlap: None,
         retry: Some(RetryOf {
             revision: fired.revision,
             since: fired.since,
@@ -191,6 +192,7 @@ fn next(names: &Names, posting: &Posting) -> Option<Draft> {
         by: String::new(),
         params: None,
         instance: None,
+        overlap: None,
         retry: None,
         since: Some(fired.since),
     };
@@ -217,6 +219,7 @@ fn again(names: &Names, posting: &Posting) -> Option<Draft> {
         by: String::new(),
         params: planned.params.clone().and_then(|params| RawValue::from_string(params).ok()),
         instance: None,
+        overlap: None,
         retry: None,
         since: None,
     };

@@ -26,6 +26,7 @@ pub(crate) fn request(rig: &Rig, job: &Job, id: &str) -> TriggerRequest {
         by: "test".into(),
         params: None,
         instance: None,
+        overlap: None,
         retry: None,
         since: None,
     }

@@ -6,11 +6,11 @@ use taskparty_common::job::MAX_PARAMS;
 use taskparty_nats::clock::Clock;
 use taskparty_scheduler::api::wire::{Code, Problem, TriggerJob, Triggered};
 
-use super::super::{Outcome, instant, with_client};
+use super::super::{Outcome, instant, run::wait, with_client};
 use crate::args::TriggerArgs;
 use crate::config::Config;
 use crate::failure::{Exit, Failure};
-use crate::output::{Output, ago, shown_time};
+use crate::output::{Format, Output, ago, shown_time};
 
 /// Triggers the job, and prints the run's id.
 pub(super) async fn run(
@@ -19,11 +19,6 @@ pub(super) async fn run(
     output: Output,
     clock: &Clock,
 ) -> Outcome {
-    for (given, option) in [(args.overlap.is_some(), "--overlap"), (args.wait, "--wait")] {
-        if given {
-            return Err(Failure::not_yet(option));
-        }
-    }
     if let Some(delay) = &args.delay {
         duration::parse(delay).map_err(|error| Problem::field("--in", None, error.to_string()))?;
     }
@@ -34,6 +29,7 @@ pub(super) async fn run(
         at: args.at.as_ref().map(|text| instant("--at", text)).transpose()?,
         key: args.key,
         instance: args.instance,
+        overlap: args.overlap,
         by: config.who.clone(),
     };
     with_client(config, |client| async move {
@@ -46,6 +42,12 @@ pub(super) async fn run(
                 shown_time(triggered.at),
                 ago(triggered.at, clock.now())
             ));
+        }
+        if args.wait {
+            if output.format() == Format::Table {
+                output.raw(&triggered.run.to_string())?;
+            }
+            return wait::until_ended(&client, triggered.run, output, clock).await;
         }
         output.print(&triggered, |triggered| triggered.run.to_string())?;
         Ok(Exit::Done)

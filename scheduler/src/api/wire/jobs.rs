@@ -271,6 +271,10 @@ pub struct TriggerJob {
     /// When.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<DateTime<Utc>>,
+    /// What this run does while an earlier one goes on, whatever the job says: `queue`, `skip`,
+    /// `replace` or `allow`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlap: Option<String>,
     /// The caller's own name for it: the same key triggers once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
