@@ -104,7 +104,10 @@ async fn an_owner_that_stands_still_over_a_fire_that_must_not_be_late_leaves_it_
         site.pause(&format!("settle-{n}")).await;
     }
     let runs = site.all_ended().await;
-    let fired = site.fired().await;
+    let mut fired = site.fired().await;
+    fired.sort_by_key(|fired| (fired.lock.clone(), fired.run));
+    // Both may say so, if they say the same.
+    fired.dedup_by_key(|fired| (fired.lock.clone(), fired.run, fired.result));
     recorded_once(&fired);
     let began = started_once(&starts(&site)).len();
     let ran = fired.iter().filter(|fired| fired.result == TriggerResult::Dispatched).count();
