@@ -1,5 +1,7 @@
 //! A job as a run goes by it: frozen when the run is made.
 
+use std::sync::Arc;
+
 use chrono::{DateTime, Utc};
 use serde_json::value::{RawValue, to_raw_value};
 use taskparty_common::job::{Invalid, Job, JobSpec, Overlap, Unknown};
@@ -10,7 +12,7 @@ pub(crate) struct Definition {
     /// The job.
     pub(crate) job: Job,
     /// Its spec as JSON, as it stands in intents and records.
-    pub(crate) json: Box<RawValue>,
+    pub(crate) json: Arc<RawValue>,
     /// Its params, as they go on the wire.
     pub(crate) params: Box<RawValue>,
     /// Its revision.
@@ -20,12 +22,17 @@ pub(crate) struct Definition {
 impl Definition {
     /// The definition of a stored job.
     pub(crate) fn of(job: Job, revision: u64) -> Result<Self, serde_json::Error> {
-        Ok(Self {
-            json: to_raw_value(&job.spec.to_json())?,
-            params: to_raw_value(&job.spec.params)?,
-            job,
-            revision,
-        })
+        let json = to_raw_value(&job.spec.to_json())?;
+        Self::with_text(job, json.into(), revision)
+    }
+
+    /// The definition of a job whose spec is written in `json`.
+    pub(crate) fn with_text(
+        job: Job,
+        json: Arc<RawValue>,
+        revision: u64,
+    ) -> Result<Self, serde_json::Error> {
+        Ok(Self { params: to_raw_value(&job.spec.params)?, json, job, revision })
     }
 
     /// A definition that was frozen with a run, the past of its job beginning at `since`.
@@ -37,9 +44,8 @@ impl Definition {
         let unreadable = |error: serde_json::Error| Invalid::one("definition", error.to_string());
         let value = serde_json::from_str(json.get()).map_err(unreadable)?;
         let spec = JobSpec::from_json(&value, Unknown::Ignore)?;
-        let params = to_raw_value(&spec.params).map_err(unreadable)?;
         let job = Job::new(spec, since, "");
-        Ok(Self { job, json: json.to_owned(), params, revision })
+        Self::with_text(job, json.to_owned().into(), revision).map_err(unreadable)
     }
 
     /// This definition with another overlap policy, for one run.

@@ -12,6 +12,7 @@ use taskparty_common::name::JobId;
 use taskparty_common::schedule::Timing;
 
 use crate::definition::Definition;
+use crate::kept::Kept;
 use crate::log_writer::Chain;
 
 /// The jobs, shared. Cheap to clone.
@@ -20,7 +21,9 @@ pub struct Jobs(Arc<RwLock<Known>>);
 
 #[derive(Debug, Default)]
 struct Known {
-    sound: HashMap<JobId, Arc<Definition>>,
+    sound: HashMap<JobId, Arc<Kept>>,
+    /// Who saved the last one: mostly he saved the next one too.
+    saved_by: Option<Arc<str>>,
     /// Those of `sound` with a fixed delay that are not paused: the log writer looks after their
     /// chains.
     fixed_delay: HashSet<JobId>,
@@ -31,7 +34,7 @@ struct Known {
 #[derive(Debug)]
 pub(crate) enum Change {
     /// The job is so now.
-    Saved(Arc<Definition>),
+    Saved(Arc<Kept>),
     /// The job is gone, or its definition cannot be read.
     Gone(JobId),
     /// Nothing that concerns a job.
@@ -54,13 +57,15 @@ impl Jobs {
         };
         match read(&id, revision, value) {
             Ok(definition) => {
-                let definition = Arc::new(definition);
                 match chain_of(&definition) {
                     Some(_) => known.fixed_delay.insert(id.clone()),
                     None => known.fixed_delay.remove(&id),
                 };
-                known.sound.insert(id, definition.clone());
-                Change::Saved(definition)
+                let kept = Kept::new(id.clone(), definition, known.saved_by.as_ref());
+                known.saved_by = kept.saved_by().cloned().or(known.saved_by.take());
+                let kept = Arc::new(kept);
+                known.sound.insert(id, kept.clone());
+                Change::Saved(kept)
             }
             Err(error) => {
                 tracing::error!(job = %id, %error, "A stored job cannot be read; it does not fire.");
@@ -72,8 +77,8 @@ impl Jobs {
         }
     }
 
-    /// The definition of a job, if it is known and sound.
-    pub(crate) fn get(&self, id: &JobId) -> Option<Arc<Definition>> {
+    /// A job, if it is known and sound.
+    pub(crate) fn get(&self, id: &JobId) -> Option<Arc<Kept>> {
         self.read().sound.get(id).cloned()
     }
 
@@ -83,8 +88,8 @@ impl Jobs {
         known.sound.contains_key(id) || known.broken.contains_key(id.as_str())
     }
 
-    /// The definitions of all sound jobs.
-    pub(crate) fn all(&self) -> Vec<Arc<Definition>> {
+    /// All sound jobs.
+    pub(crate) fn all(&self) -> Vec<Arc<Kept>> {
         self.read().sound.values().cloned().collect()
     }
 
@@ -106,8 +111,8 @@ impl Jobs {
     /// The chains of the jobs with a fixed delay that are not paused.
     pub(crate) fn chains(&self) -> Vec<Chain> {
         let known = self.read();
-        let definitions = known.fixed_delay.iter().filter_map(|id| known.sound.get(id));
-        definitions.filter_map(|definition| chain_of(definition)).collect()
+        let jobs = known.fixed_delay.iter().filter_map(|id| known.sound.get(id));
+        jobs.filter_map(|job| chain_of(job.whole()?.as_ref())).collect()
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Known> {

@@ -12,6 +12,7 @@ mod definition;
 mod engine;
 mod fire;
 mod jobs;
+mod kept;
 pub mod log_writer;
 mod membership;
 mod node;

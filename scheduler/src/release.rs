@@ -69,6 +69,10 @@ impl Releases {
         result.outcome == Outcome::Succeeded
             && result.shard.total == 1
             && self.members.borrow().owner(&result.job) == Some(&self.instance)
-            && self.jobs.get(&result.job).is_some_and(|job| job.spec().overlap != Overlap::Allow)
+            && self
+                .jobs
+                .get(&result.job)
+                .and_then(|job| job.peek())
+                .is_some_and(|job| job.spec().overlap != Overlap::Allow)
     }
 }

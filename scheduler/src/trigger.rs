@@ -142,7 +142,7 @@ impl Triggers {
     }
 
     async fn decide(&self, trigger: &TriggerRequest) -> Decision {
-        let current = match self.jobs.get(&trigger.job) {
+        let current = match self.jobs.get(&trigger.job).and_then(|job| job.whole()) {
             Some(definition) => Some(definition),
             // It may be too new for the watch.
             None => match self.read(trigger).await {

@@ -126,9 +126,9 @@ impl Upkeep {
 
     fn known_jobs(&self) -> Vec<(String, Vec<u8>)> {
         let jobs = self.jobs.all().into_iter();
-        jobs.map(|definition| {
-            let value = definition.job.to_json().to_string().into_bytes();
-            (definition.spec().id.to_string(), value)
+        jobs.filter_map(|job| {
+            let value = job.peek()?.job.to_json().to_string().into_bytes();
+            Some((job.id().to_string(), value))
         })
         .collect()
     }

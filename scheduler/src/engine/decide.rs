@@ -16,7 +16,12 @@ use super::{Done, Engine, Happening};
 use crate::definition::Definition;
 use crate::fire::{Firing, Request};
 use crate::jobs::Change;
+use crate::kept::Kept;
 use crate::recover;
+
+/// A job that is not due for longer than this is folded meanwhile. To read it again costs a few
+/// microseconds, and twice that many bytes to keep it whole.
+const LONG: TimeDelta = TimeDelta::minutes(10);
 
 /// Jobs that are decided in one go, before the engine listens again.
 const AT_ONCE: usize = 512;
@@ -29,7 +34,7 @@ impl Engine {
             return;
         };
         match self.jobs.take_in(&entry.key, entry.revision, entry.value.as_ref()) {
-            Change::Saved(definition) => self.saved(definition),
+            Change::Saved(job) => self.saved(job),
             Change::Gone(job) => {
                 self.give_up(&job);
                 self.look_after_waiting(&job);
@@ -41,33 +46,35 @@ impl Engine {
     }
 
     /// A job is new, or has changed.
-    pub(super) fn saved(&mut self, definition: Arc<Definition>) {
-        let job = definition.spec().id.clone();
+    pub(super) fn saved(&mut self, kept: Arc<Kept>) {
+        let job = kept.id().clone();
         // While jobs are taken over, those that are not fired yet get their places together.
         let mine = matches!(self.take_over, TakeOver::Settled) && self.owns(&job);
         match self.scheduled.get_mut(&job) {
-            Some(known) if known.definition().since() == definition.since() => {
-                known.redefine(definition);
-            }
-            Some(_) => self.begin(definition),
-            None if mine => self.begin(definition),
-            None => return,
+            Some(known) if known.job().since() == kept.since() => known.redefine(kept),
+            Some(_) => self.begin(kept),
+            None if mine => self.begin(kept),
+            None => return kept.fold(),
         }
+        self.take_over.changed(&job);
         self.arm(&job);
     }
 
     /// Begins to fire a job whose past is new.
-    pub(super) fn begin(&mut self, definition: Arc<Definition>) {
+    pub(super) fn begin(&mut self, kept: Arc<Kept>) {
+        let Some(definition) = kept.whole() else { return };
         let watermark = self.ties.progress.borrow().map(|progress| progress.watermark_ms);
         let watermark = watermark.and_then(DateTime::from_timestamp_millis);
         let place = recover::place(&definition, watermark.unwrap_or(DateTime::<Utc>::MIN_UTC));
-        self.scheduled
-            .insert(definition.spec().id.clone(), Scheduled::new(definition, place, None));
+        let scheduled = Scheduled::new(kept.clone(), place, None);
+        self.scheduled.insert(kept.id().clone(), Box::new(scheduled));
     }
 
     /// Fires a job no more: it is gone, or another member's.
     pub(super) fn give_up(&mut self, job: &JobId) {
-        self.scheduled.remove(job);
+        if let Some(scheduled) = self.scheduled.remove(job) {
+            scheduled.job().fold();
+        }
         self.timer.remove(job);
         let waiting = [self.catch_up.forget(job), self.waiting.let_go(job)];
         waiting.into_iter().flatten().for_each(|due| self.under_way.end(due));
@@ -80,9 +87,20 @@ impl Engine {
         if scheduled.catching_up || self.take_over.waits_for(job) {
             return;
         }
-        match scheduled.next_due() {
-            Some(due) => self.timer.set(job, due.timestamp_millis()),
+        let due = scheduled.next_due().map(|due| due.timestamp_millis());
+        match due {
+            Some(due) => self.timer.set(job, due),
             None => self.timer.remove(job),
+        }
+        if let Some(scheduled) = self.scheduled.get(job) {
+            self.fold(scheduled.job(), due);
+        }
+    }
+
+    /// Folds a job that is not due for long, if it is at all.
+    pub(super) fn fold(&self, job: &Kept, due_ms: Option<i64>) {
+        if due_ms.is_none_or(|due| due - self.firing.clock.now_ms() > LONG.num_milliseconds()) {
+            job.fold();
         }
     }
 
@@ -103,11 +121,10 @@ impl Engine {
             return;
         }
         let Some(scheduled) = self.scheduled.get_mut(job) else { return };
-        let Some(step) = scheduled.decide(now) else {
+        let Some((step, definition)) = scheduled.decide(now) else {
             self.arm(job);
             return;
         };
-        let definition = scheduled.definition().clone();
         let due_ms = due_of(&step, &definition).timestamp_millis();
         let late = step.trigger == Trigger::Misfire;
         let several = step.skipped.as_ref().is_some_and(|skipped| skipped.count > 1);

@@ -36,6 +36,8 @@ impl Engine {
 
     pub(super) fn fired(&mut self, done: Done) {
         let Done { job, since, at, due_ms, catching_up, fire } = done;
+        // Else it is armed since it was decided.
+        let to_arm = catching_up || matches!(fire, Fire::Undecided | Fire::Locked(_));
         if catching_up && let Some(next) = self.catch_up.release() {
             self.make(next);
         }
@@ -71,7 +73,9 @@ impl Engine {
         if let Some(scheduled) = self.known(&job, since) {
             scheduled.catching_up &= !catching_up;
         }
-        self.arm(&job);
+        if to_arm {
+            self.arm(&job);
+        }
     }
 
     /// Others have locked these: they have a while.
@@ -103,7 +107,8 @@ impl Engine {
     }
 
     pub(super) fn known(&mut self, job: &JobId, since: DateTime<Utc>) -> Option<&mut Scheduled> {
-        self.scheduled.get_mut(job).filter(|scheduled| scheduled.definition().since() == since)
+        let scheduled = self.scheduled.get_mut(job).map(Box::as_mut);
+        scheduled.filter(|scheduled| scheduled.job().since() == since)
     }
 
     /// Completes what others have locked and not recorded in time.

@@ -112,7 +112,7 @@ pub(crate) struct Engine {
     /// Every job, whoever fires it.
     jobs: Jobs,
     /// The jobs that this member fires.
-    scheduled: HashMap<JobId, Scheduled>,
+    scheduled: HashMap<JobId, Box<Scheduled>>,
     timer: Timer,
     under_way: UnderWay,
     catch_up: CatchUp,

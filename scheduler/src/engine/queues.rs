@@ -141,7 +141,8 @@ impl Engine {
             return false;
         }
         let Some(scheduled) = self.scheduled.get_mut(job) else { return false };
-        let spec = scheduled.definition().spec();
+        let Some(definition) = scheduled.job().whole() else { return false };
+        let spec = definition.spec();
         let in_turn = spec.overlap == Overlap::Queue && spec.misfire.policy == MisfirePolicy::All;
         let grace = spec.misfire.grace;
         let Some(due) = scheduled.next_due().filter(|_| in_turn) else { return false };

@@ -12,12 +12,13 @@ use taskparty_common::fire::Intent;
 
 use super::step::{Accounted, Step, next_instant, next_step, spread_of};
 use crate::definition::Definition;
+use crate::kept::Kept;
 
 /// A job that is being fired.
 #[derive(Debug)]
 pub(super) struct Scheduled {
     /// The job as it is now.
-    definition: Arc<Definition>,
+    job: Arc<Kept>,
     /// The instant up to which the job's instants are decided.
     place: DateTime<Utc>,
     /// Decided instants, and whether they are over; none before the oldest that is not.
@@ -40,43 +41,44 @@ enum Decided {
 impl Scheduled {
     /// A job whose instants up to `place` are handled, and those in `accounted`.
     pub(super) fn new(
-        definition: Arc<Definition>,
+        job: Arc<Kept>,
         place: DateTime<Utc>,
         accounted: Option<Box<Accounted>>,
     ) -> Self {
         let decided = BTreeMap::new();
-        Self { definition, place, decided, accounted, runs: None, catching_up: false }
+        Self { job, place, decided, accounted, runs: None, catching_up: false }
     }
 
     /// The job as it is now.
-    pub(super) fn definition(&self) -> &Arc<Definition> {
-        &self.definition
+    pub(super) fn job(&self) -> &Kept {
+        &self.job
     }
 
     /// Takes in a change that leaves the job's past as it is.
-    pub(super) fn redefine(&mut self, definition: Arc<Definition>) {
-        self.definition = definition;
+    pub(super) fn redefine(&mut self, job: Arc<Kept>) {
+        self.job = job;
         self.runs = None;
     }
 
     /// When the job is next due; nothing when it never is again.
     pub(super) fn next_due(&mut self) -> Option<DateTime<Utc>> {
-        let job = &self.definition.job;
+        let definition = self.job.whole()?;
         let none = Accounted::default();
         let accounted = self.accounted.as_deref().unwrap_or(&none);
-        let next = next_instant(job, self.place, accounted)?;
-        next.checked_add_signed(spread_of(job))
+        let next = next_instant(&definition.job, self.place, accounted)?;
+        next.checked_add_signed(spread_of(&definition.job))
     }
 
     /// Decides the next step, if anything is due at `now`, and moves the place behind it.
-    pub(super) fn decide(&mut self, now: DateTime<Utc>) -> Option<Step> {
+    pub(super) fn decide(&mut self, now: DateTime<Utc>) -> Option<(Step, Arc<Definition>)> {
+        let definition = self.job.whole()?;
         let none = Accounted::default();
         let accounted = self.accounted.as_deref().unwrap_or(&none);
-        let step = next_step(&self.definition.job, self.place, now, accounted, self.runs)?;
+        let step = next_step(&definition.job, self.place, now, accounted, self.runs)?;
         let first = first_of(&step).timestamp_millis();
         self.decided.insert(step.at.timestamp_millis(), Decided::UnderWay { first });
         (self.place, self.runs) = (step.at, step.runs);
-        Some(step)
+        Some((step, definition))
     }
 
     /// The fired record of the step at `at` is stored.
@@ -156,12 +158,13 @@ mod tests {
         let spec = json!({ "id": "a", "app": "shop", "handler": "settle",
             "schedule": { "fixed_rate": "10s" }, "misfire": { "policy": "skip" } });
         let job = Job::new(JobSpec::from_json(&spec, Unknown::Refuse).unwrap(), at(0), "");
-        let definition = Arc::new(Definition::of(job, 1).unwrap());
-        let mut scheduled = Scheduled::new(definition.clone(), at(0), None);
+        let id = job.spec.id.clone();
+        let kept = Arc::new(Kept::new(id.clone(), Definition::of(job, 1).unwrap(), None));
+        let mut scheduled = Scheduled::new(kept, at(0), None);
         let count = |step: &Step| step.skipped.as_ref().map(|skipped| skipped.count);
-        let step = scheduled.decide(at(1_000)).unwrap();
+        let (step, definition) = scheduled.decide(at(1_000)).unwrap();
         assert_eq!((step.at, count(&step)), (at(960), Some(96)));
-        let id = FireId::at(definition.spec().id.clone(), at(500));
+        let id = FireId::at(id, at(500));
         let intent = Intent {
             v: 1,
             run: id.run(&Default::default(), 0, at(500)),
@@ -174,13 +177,13 @@ mod tests {
             planned_at: at(500),
             plan: Plan::whole(1),
             skipped: None,
-            definition: definition.json.clone(),
+            definition: definition.json.as_ref().to_owned(),
             params: None,
             instance: None,
         };
         scheduled.undecided(step.at);
         scheduled.locked(&[&intent]);
-        let step = scheduled.decide(at(1_000)).unwrap();
+        let (step, _) = scheduled.decide(at(1_000)).unwrap();
         assert_eq!((step.at, count(&step)), (at(960), Some(95)));
     }
 }

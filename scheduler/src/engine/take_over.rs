@@ -1,7 +1,7 @@
 //! Taking over jobs when the membership changes: first their past is read, then the own watermark
 //! is moved back before it, and only when that is stored do they fire.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use taskparty_common::name::{Instance, JobId};
@@ -11,8 +11,8 @@ use super::catch_up::Open;
 use super::ownership::Members;
 use super::scheduled::Scheduled;
 use super::{Engine, Happening};
-use crate::definition::Definition;
 use crate::fire::Held;
+use crate::kept::Kept;
 use crate::recover::Recovered;
 
 /// How far taking over is.
@@ -23,14 +23,24 @@ pub(super) enum TakeOver {
     Settled,
     /// The past of `jobs` is being read. `again`: the membership changed meanwhile.
     Reading { jobs: HashSet<JobId>, again: bool },
-    /// The watermark is being moved back to `floor_ms`; then `jobs` fire.
-    Confirming { floor_ms: i64, jobs: HashSet<JobId>, again: bool },
+    /// The watermark is being moved back to `floor_ms`; then `jobs` fire, each when it is next due,
+    /// as far as that is known.
+    Confirming { floor_ms: i64, jobs: HashMap<JobId, Option<i64>>, again: bool },
 }
 
 impl TakeOver {
     /// Whether `job` fires only when the watermark is stored.
     pub(super) fn waits_for(&self, job: &JobId) -> bool {
-        matches!(self, TakeOver::Confirming { jobs, .. } if jobs.contains(job))
+        matches!(self, TakeOver::Confirming { jobs, .. } if jobs.contains_key(job))
+    }
+
+    /// `job` has changed: when it is next due must be worked out again.
+    pub(super) fn changed(&mut self, job: &JobId) {
+        if let TakeOver::Confirming { jobs, .. } = self
+            && let Some(due) = jobs.get_mut(job)
+        {
+            *due = None;
+        }
     }
 }
 
@@ -74,8 +84,7 @@ impl Engine {
         let jobs: Vec<JobId> =
             self.scheduled.keys().filter(|job| given_up(self, job)).cloned().collect();
         jobs.iter().for_each(|job| self.give_up(job));
-        let missing: HashSet<JobId> =
-            self.missing().map(|definition| definition.spec().id.clone()).collect();
+        let missing: HashSet<JobId> = self.missing().map(|job| job.id().clone()).collect();
         self.freeze();
         self.take_over = TakeOver::Reading { jobs: missing.clone(), again: false };
         let firing = self.firing.clone();
@@ -104,19 +113,20 @@ impl Engine {
             return;
         };
         self.complete_held(std::mem::take(&mut recovered.held));
-        let mut jobs = HashSet::new();
+        let mut jobs = HashMap::new();
         let mut floor_ms = self.firing.clock.now_ms();
-        let missing = self.missing().filter(|definition| read.contains(&definition.spec().id));
-        for definition in missing.collect::<Vec<_>>() {
-            let job = definition.spec().id.clone();
+        let missing = self.missing().filter(|job| read.contains(job.id()));
+        for kept in missing.collect::<Vec<_>>() {
+            let job = kept.id().clone();
+            let Some(definition) = kept.whole() else { continue };
             let accounted = recovered.take_accounted(&job).map(Box::new);
             let place = recovered.place_of(&definition);
-            let mut scheduled = Scheduled::new(definition, place, accounted);
-            if let Some(due) = scheduled.next_due() {
-                floor_ms = floor_ms.min(due.timestamp_millis() - 1);
-            }
-            self.scheduled.insert(job.clone(), scheduled);
-            jobs.insert(job);
+            let mut scheduled = Scheduled::new(kept, place, accounted);
+            let due = scheduled.next_due().map(|due| due.timestamp_millis());
+            floor_ms = due.map_or(floor_ms, |due| floor_ms.min(due - 1));
+            self.fold(scheduled.job(), due);
+            self.scheduled.insert(job.clone(), Box::new(scheduled));
+            jobs.insert(job, due);
         }
         let floor_ms = self.floor_ms.map_or(floor_ms, |frozen| frozen.min(floor_ms));
         self.floor_ms = Some(floor_ms);
@@ -142,7 +152,12 @@ impl Engine {
         self.take_over = TakeOver::Settled;
         self.floor_ms = None;
         tracing::info!(jobs = jobs.len(), all = self.scheduled.len(), "Jobs are taken over.");
-        jobs.iter().for_each(|job| self.arm(job));
+        for (job, due) in &jobs {
+            match due {
+                Some(due) if self.scheduled.contains_key(job) => self.timer.set(job, *due),
+                _ => self.arm(job),
+            }
+        }
         // Also a job that was saved meanwhile waits to be taken over.
         if again || self.missing().next().is_some() {
             self.rebalance();
@@ -156,12 +171,9 @@ impl Engine {
     }
 
     /// This member's jobs that it does not fire yet.
-    fn missing(&self) -> impl Iterator<Item = Arc<Definition>> + '_ {
+    fn missing(&self) -> impl Iterator<Item = Arc<Kept>> + '_ {
         let all = self.jobs.all().into_iter();
-        all.filter(|definition| {
-            let job = &definition.spec().id;
-            self.owns(job) && !self.scheduled.contains_key(job)
-        })
+        all.filter(|job| self.owns(job.id()) && !self.scheduled.contains_key(job.id()))
     }
 
     /// Half-done fires of this member's jobs: of those that have gone at once, of the living after

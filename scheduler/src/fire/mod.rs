@@ -228,7 +228,7 @@ impl Firing {
             plan,
             instance: request.instance.clone(),
             skipped: request.skipped.clone(),
-            definition: definition.json.clone(),
+            definition: definition.json.as_ref().to_owned(),
             params: request.params.clone(),
         }
     }

@@ -272,7 +272,7 @@ impl Firing {
             start_by: verdict.times.map(|times| times.start_by),
             plan: intent.plan.clone(),
             skipped: verdict.skipped,
-            definition: definition.json.clone(),
+            definition: definition.json.as_ref().to_owned(),
             params: intent.params.clone(),
         };
         self.store_fired(&fired).await

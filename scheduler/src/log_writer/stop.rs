@@ -145,7 +145,7 @@ async fn keep_from_firing(
         since: current.as_ref().map_or(now, |definition| definition.since()),
         plan: Plan::whole(shards.unwrap_or(1)),
         definition: match &current {
-            Some(definition) => definition.json.clone(),
+            Some(definition) => definition.json.as_ref().to_owned(),
             None => RawValue::NULL.to_owned(),
         },
         params: planned.params.clone().and_then(|params| RawValue::from_string(params).ok()),
