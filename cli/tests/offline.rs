@@ -112,8 +112,7 @@ async fn wrong_use_is_exit_code_2_and_what_is_not_there_yet_says_so() {
     desk.run(&["job", "apply", "-f", "x", "--prune"]).await.exits(2).says("--label");
     desk.run(&["job", "backfill", "a", "--from", "x"]).await.exits(2).says("not yet");
     for args in [
-        &["run", "retry", "x", "--all-shards", "-o", "json"][..],
-        &["job", "backfill", "a", "--from", "x", "--to", "y", "-o", "json"],
+        &["job", "backfill", "a", "--from", "x", "--to", "y", "-o", "json"][..],
         &["executor", "drain", "i", "-o", "json"],
     ] {
         assert_eq!(desk.run(args).await.exits(2).problem()["code"], "not_yet");
@@ -145,6 +144,7 @@ async fn every_command_has_help_with_examples() {
         "run get",
         "run logs",
         "run cancel",
+        "run retry",
         "executor list",
         "scheduler list",
         "schedulers",

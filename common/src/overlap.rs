@@ -141,6 +141,16 @@ impl Places {
         }
     }
 
+    /// Asks for a place for a run that is tried again, by its [`place_id`]. Whoever asks dispatches it
+    /// himself as soon as it has one.
+    pub fn turn(&mut self, id: Uuid, places: usize) -> Admission {
+        if let Some(active) = self.active.iter_mut().find(|active| active.run == id) {
+            active.due = false;
+            return Admission::Active;
+        }
+        self.admit(id, places, WhenFull::Wait { limit: None })
+    }
+
     /// The runs that are to stop for `run`, while it waits to replace them: those that go on, and
     /// those that never will.
     pub fn replaced_by(&self, run: Uuid) -> Vec<Uuid> {
@@ -243,6 +253,12 @@ impl Places {
     }
 }
 
+/// What a run's place goes by once it was retried by hand `round` times: its own id at first, and
+/// another each time, as what has ended is never let in again.
+pub fn place_id(run: Uuid, round: u32) -> Uuid {
+    Uuid::from_u128(run.as_u128() ^ u128::from(round))
+}
+
 /// Enough of a run's id to tell it from the others of its job: the random end, 64 bits.
 fn short(run: Uuid) -> String {
     let simple = run.simple().to_string();
@@ -284,6 +300,24 @@ mod tests {
         assert!(places.wait_again(run(9)) && places.release(run(9)));
         assert!(places.release(run(3)), "a waiter can be taken out");
         assert_eq!((places.active.len(), places.waiting.len()), (1, 0));
+    }
+
+    #[test]
+    fn a_run_that_is_tried_again_takes_its_turn_under_another_id() {
+        let mut places = Places::default();
+        places.admit(run(1), 1, WAIT);
+        places.release(run(1));
+        assert_eq!(place_id(run(1), 0), run(1));
+        let again = place_id(run(1), 1);
+        places.admit(run(8), 1, WAIT);
+        assert_eq!(places.turn(again, 1), Admission::Waiting);
+        assert_eq!(places.turn(again, 1), Admission::Waiting, "asked again");
+        places.release(run(8));
+        places.promote(1);
+        assert_eq!(places.turn(again, 1), Admission::Active);
+        assert_eq!(places.due().count(), 0, "who asked dispatches it");
+        assert!(places.release(again));
+        assert_eq!(places.turn(again, 1), Admission::Ended);
     }
 
     #[test]

@@ -154,6 +154,16 @@ impl Queues {
         .await
     }
 
+    /// Asks for a place for a run that is tried again: it waits as long as it takes.
+    pub(crate) async fn turn(&self, job: &JobId, id: Uuid) -> Result<Admission, BucketError> {
+        self.change(job, |places| {
+            let before = places.clone();
+            let admission = places.turn(id, PLACES);
+            (admission, (before != *places).into())
+        })
+        .await
+    }
+
     /// Gives back the place of a run that has ended.
     pub(crate) async fn release(&self, job: &JobId, run: Uuid) -> Result<(), BucketError> {
         self.change(job, |places| {

@@ -14,7 +14,7 @@ pub(crate) use job::{
     ApplyArgs, JobCommand, ListJobsArgs, NextArgs, OneJobArgs, PauseArgs, TriggerArgs,
 };
 pub(crate) use node::{DevArgs, ServeArgs};
-pub(crate) use run::{ListRunsArgs, LogsArgs, OneRunArgs, RunCommand};
+pub(crate) use run::{ListRunsArgs, LogsArgs, OneRunArgs, RetryArgs, RunCommand};
 
 use crate::output::Format;
 

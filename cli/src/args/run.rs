@@ -21,8 +21,10 @@ pub(crate) enum RunCommand {
         after_help = "It is asked again each second until it has ended. A run that has ended stays as it is.\n\nExamples:\n  taskparty run cancel 0199b2c4-8f00-7c1e-9a55-3d1f6f0c2b11\n  taskparty run cancel --job send-reminder --key order-1234"
     )]
     Cancel(OneRunArgs),
-    /// Not yet: make new attempts in a run that has failed.
-    #[command(hide = true)]
+    /// Try a run again that has ended: new attempts of the shards that did not succeed.
+    #[command(
+        after_help = "It goes by the job as it was when the run was made, and has all of its retries again.\n\nExamples:\n  taskparty run retry 0199b2c4-8f00-7c1e-9a55-3d1f6f0c2b11\n  taskparty run retry 0199b2c4-8f00-7c1e-9a55-3d1f6f0c2b11 --all-shards\n  taskparty run retry --job send-reminder --key order-1234"
+    )]
     Retry(RetryArgs),
 }
 
@@ -64,14 +66,14 @@ pub(crate) struct OneRunArgs {
     pub(crate) key: Option<String>,
 }
 
-/// The options of `run retry`, as they will be.
+/// The options of `run retry`.
 #[derive(Debug, Args)]
 pub(crate) struct RetryArgs {
     #[command(flatten)]
-    _run: OneRunArgs,
+    pub(crate) run: OneRunArgs,
     /// The shards that succeeded, too.
-    #[arg(long = "all-shards")]
-    _all_shards: bool,
+    #[arg(long)]
+    pub(crate) all_shards: bool,
 }
 
 /// The options of `run logs`.

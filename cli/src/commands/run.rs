@@ -34,7 +34,7 @@ pub(crate) async fn run(
         RunCommand::Get(args) => get(args, config, output, clock).await,
         RunCommand::Logs(args) => logs(args, config, output).await,
         RunCommand::Cancel(args) => ask::cancel(args, config, output).await,
-        RunCommand::Retry(_) => Err(Failure::not_yet("run retry")),
+        RunCommand::Retry(args) => ask::retry(args, config, output).await,
     }
 }
 
@@ -187,6 +187,9 @@ fn people(run: &Value, clock: &Clock) -> String {
         if let Some(at) = time(run, field) {
             head.row([field.to_owned(), dated(at)]);
         }
+    }
+    if run.get("round").is_some_and(|round| round.as_u64() > Some(0)) {
+        head.row(["retried by hand".to_owned(), number(run, "round")]);
     }
     if let Some(at) = time(run, "cancel_requested_at") {
         let by = Some(text(run, "cancel_requested_by")).filter(|by| !by.is_empty());

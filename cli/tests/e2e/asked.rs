@@ -137,3 +137,69 @@ async fn what_was_asked_comes_to_pass_whatever_process_dies_over_it() {
     last.stop().await;
     scheduler.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_has_ended_is_tried_again_as_the_same_run_with_what_it_was_made_with() {
+    let site = Site::start().await;
+    let node = site.serve("scheduler,log-writer").await;
+    let api = site.serve("api").await;
+    let shop = Shop::open(&site);
+    let flaky = |fails: u32| job("flaky", "flaky", json!({ "params": fails, "shards": 2 }));
+    site.apply(&[flaky(1), job("turns", "work", json!({ "params": 60_000, "overlap": "queue" }))])
+        .await;
+    let run = site.trigger("flaky", &["--key", "k"]).await;
+    assert_eq!(site.ended(&run).await["state"], "failed");
+    // Today's definition always fails; the run's own fails once.
+    site.apply(&[flaky(99)]).await;
+    site.run(&["run", "retry", "--job", "flaky", "--key", "k"]).await.exits(0);
+    let ended = site.seen(&run, |state| state == RunState::Succeeded).await;
+    assert_eq!((&ended["round"], &ended["attempts"]), (&json!(1), &json!(4)));
+    site.run(&["run", "retry", &run]).await.exits(1).says("--all-shards");
+    // The API's node dies over its answer.
+    api.stop().await;
+    let doomed = site.serve_until("api", "api.after_asked=kill@1").await;
+    site.run(&["run", "retry", &run, "--all-shards"]).await;
+    doomed.dies().await;
+    let api = site.serve("api").await;
+    let ended = until("the second round", async || {
+        let run = site.ended(&run).await;
+        (run["round"] == 2).then_some(run)
+    })
+    .await;
+    assert_eq!((&ended["state"], &ended["attempts"]), (&json!("succeeded"), &json!(6)));
+
+    // A job that may not overlap itself: the retry takes its turn.
+    let first = site.trigger("turns", &[]).await;
+    in_state(&site, &first, RunState::Running).await;
+    site.run(&["run", "retry", &first]).await.exits(1).says("has not ended");
+    cancel(&site, &first).await;
+    assert_eq!(site.ended(&first).await["state"], "cancelled");
+    let second = site.trigger("turns", &[]).await;
+    in_state(&site, &second, RunState::Running).await;
+    site.run(&["run", "retry", &first]).await.exits(0);
+    site.seen(&first, |state| state == RunState::Retrying).await;
+    until("the retry waits for its place", async || {
+        let entry =
+            site.buckets.get_leader(taskparty_nats::subject::Bucket::Overlap, "turns").await;
+        let value = entry.unwrap().unwrap().value.unwrap();
+        let places: taskparty_common::overlap::Places = serde_json::from_slice(&value).unwrap();
+        (places.waiting.len() == 1).then_some(())
+    })
+    .await;
+    let begun = |run: &str| starts(&site).iter().filter(|s| s.run.to_string() == *run).count();
+    assert_eq!((begun(&first), begun(&second)), (1, 1));
+    cancel(&site, &second).await;
+    in_state(&site, &second, RunState::Cancelled).await;
+    site.seen(&first, |state| state == RunState::Running).await;
+    cancel(&site, &first).await;
+    assert_eq!(site.ended(&first).await["state"], "cancelled");
+    let third = site.trigger("turns", &[]).await;
+    in_state(&site, &third, RunState::Running).await;
+    cancel(&site, &third).await;
+    in_state(&site, &third, RunState::Cancelled).await;
+    assert_eq!(site.work_left().await, 0);
+    site.run(&["doctor", "--audit", "--settle", "1s"]).await.exits(0);
+    shop.close().await;
+    api.stop().await;
+    node.stop().await;
+}

@@ -1,4 +1,4 @@
-//! `run.cancel`: what is asked of a run that is there.
+//! `run.cancel`, `run.retry`: what is asked of a run that is there.
 //!
 //! It is stored among what happened, for the log writer to take it in order with all else.
 //! *Invariant: whoever got an answer can rely on it*: it is stored by then, and whatever dies
@@ -7,7 +7,8 @@
 use std::time::Duration;
 
 use chrono::DateTime;
-use taskparty_common::ask::{Ask, Asked};
+use taskparty_common::ask::{Ask, Asked, Which};
+use taskparty_common::outcome::RunState;
 use taskparty_nats::fail_point;
 use taskparty_nats::publish::Draft;
 use tokio::time::{Instant, sleep};
@@ -15,9 +16,9 @@ use uuid::Uuid;
 
 use super::definitions::refused;
 use super::problem::{Code, Problem};
-use super::wire::{AskRun, OneRun, RunAsked};
+use super::wire::{AskRun, OneRun, RetryRun, RunAsked};
 use super::{Api, runs};
-use crate::store::RunDetail;
+use crate::store::{RunDetail, RunRow};
 
 /// How long history may take to show a run that was triggered a moment ago.
 const YOUNG: Duration = Duration::from_secs(2);
@@ -39,6 +40,42 @@ pub(super) async fn cancel(api: &Api, request: AskRun) -> Result<RunAsked, Probl
     let done =
         |now: &RunDetail| now.run.cancel_requested_at.is_some() || now.run.state.is_terminal();
     shown(api, found, done).await
+}
+
+/// Tries a run again that has ended: new attempts of it, with the definition that it was made with.
+pub(super) async fn retry(api: &Api, request: RetryRun) -> Result<RunAsked, Problem> {
+    let RetryRun { run, job, key, all_shards, by } = request;
+    let found = find(api, OneRun { run, job, key }).await?;
+    let shards = if all_shards { Which::All } else { Which::Failed };
+    if let Some(why) = not_retryable(&found, shards) {
+        return Err(Problem::new(Code::Conflict, why).titled("The run cannot be retried"));
+    }
+    api.definitions.job(found.run.job.as_str()).await?;
+    let round = found.run.round;
+    store(api, &found, Ask::Retry { shards, round }, by).await?;
+    shown(api, found, |now| now.run.round > round).await
+}
+
+/// Why there is nothing to try again.
+fn not_retryable(found: &RunDetail, shards: Which) -> Option<String> {
+    let RunRow { run, job, state, .. } = &found.run;
+    let trigger = format!("`taskparty job trigger {job}` makes a new run");
+    let defined = found.definition.as_ref().is_some_and(|json| json.get() != "null");
+    match state {
+        state if !state.is_terminal() => Some(format!(
+            "run {run} has not ended, it is {state}: wait for its end, or cancel it first"
+        )),
+        RunState::Skipped => {
+            Some(format!("run {run} was left out, so there is nothing to try again; {trigger}"))
+        }
+        _ if !defined || found.run.shards == Some(0) => Some(format!(
+            "run {run} has nothing that could be tried again: it ended before it was known what it was to do; {trigger}"
+        )),
+        RunState::Succeeded if shards == Which::Failed => Some(format!(
+            "all shards of run {run} succeeded; --all-shards (`all_shards`) runs them again all the same"
+        )),
+        _ => None,
+    }
 }
 
 /// The run as history has it. One that was triggered a moment ago may be on its way there.
@@ -118,5 +155,6 @@ fn answer(found: RunDetail, known: Known) -> RunAsked {
         shown: known != Known::NotYet,
         cancel_requested_at: found.run.cancel_requested_at,
         cancel_requested_by: found.run.cancel_requested_by,
+        round: found.run.round,
     }
 }

@@ -43,7 +43,7 @@ const OVERHEAD: usize = 4 * 1024;
 type Name = (&'static str, &'static str);
 
 /// Every endpoint, as noun and verb.
-pub const ENDPOINTS: [(&str, &str); 18] = [
+pub const ENDPOINTS: [(&str, &str); 19] = [
     ("job", "apply"),
     ("job", "list"),
     ("job", "get"),
@@ -56,6 +56,7 @@ pub const ENDPOINTS: [(&str, &str); 18] = [
     ("run", "get"),
     ("run", "logs"),
     ("run", "cancel"),
+    ("run", "retry"),
     ("executor", "list"),
     ("scheduler", "list"),
     ("topology", "show"),
@@ -193,6 +194,7 @@ async fn dispatch(api: &Api, name: (&str, &str), body: &[u8]) -> Result<Vec<u8>,
         ("run", "get") => call(body, |request| runs::get(api, request)).await,
         ("run", "logs") => call(body, |request| logs::logs(api, request)).await,
         ("run", "cancel") => call(body, |request| ask::cancel(api, request)).await,
+        ("run", "retry") => call(body, |request| ask::retry(api, request)).await,
         ("executor", "list") => call(body, |request| live::executors(api, request)).await,
         ("scheduler", "list") => call(body, |request| live::schedulers(api, request)).await,
         ("topology", "show") => call(body, |request| topology::show(api, request)).await,

@@ -128,8 +128,10 @@ impl Ledger {
             let place = self.of_try(id, run, one);
             self.findings.wrong(Kind::AttemptHole, place, format!("attempt {number}"), found);
         }
-        let success = made.iter().position(|one| succeeded(one));
-        if let Some(after) = success.and_then(|index| made.get(index + 1)) {
+        // A retry by hand begins a new round, and may follow anything.
+        let after =
+            made.windows(2).find(|pair| succeeded(pair[0]) && round(pair[0]) == round(pair[1]));
+        if let Some(after) = after.map(|pair| pair[1]) {
             let found = format!("attempts {}", numbers.join(", "));
             let place = self.of_try(id, run, after);
             let expected = "none after the one that succeeded";
@@ -137,7 +139,7 @@ impl Ledger {
         }
         if let Some(limits) = run.head.as_ref().and_then(|head| head.limits)
             && let Some(last) = made.last()
-            && last.attempt.saturating_sub(moved(&made)) > limits.retries.saturating_add(1)
+            && tries_in(&made, round(last)) > limits.retries.saturating_add(1)
         {
             let expected = format!("at most {}", limits.retries.saturating_add(1));
             let found = format!("attempts {}", numbers.join(", "));
@@ -147,10 +149,19 @@ impl Ledger {
     }
 }
 
-/// How many of them went to another executor, which is no retry.
-fn moved(made: &[&Try]) -> u32 {
-    let moved = made.iter().filter(|one| one.row.as_ref().is_some_and(|row| row.moved)).count();
-    u32::try_from(moved).unwrap_or(u32::MAX)
+/// How many times the run had been retried by hand when it was made.
+fn round(one: &Try) -> u32 {
+    one.row.as_ref().map_or(0, |row| row.round)
+}
+
+/// How many of a round there are, but for those that went to another executor, which is no retry.
+fn tries_in(made: &[&Try], round_: u32) -> u32 {
+    let last = made.last().map_or(0, |one| one.attempt);
+    let before = made.iter().filter(|one| round(one) < round_).map(|one| one.attempt).max();
+    let has_moved = |one: &&&Try| one.row.as_ref().is_some_and(|row| row.moved);
+    let moved = made.iter().filter(|one| round(one) == round_).filter(has_moved).count();
+    let moved = u32::try_from(moved).unwrap_or(u32::MAX);
+    last.saturating_sub(before.unwrap_or(0)).saturating_sub(moved)
 }
 
 /// Whether an attempt succeeded: by history, or where history does not know it by its results.

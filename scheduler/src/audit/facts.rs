@@ -201,6 +201,9 @@ pub struct HistoryAttempt {
     /// Results that came after its end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub late: Vec<LateResult>,
+    /// How many times the run had been retried by hand when it was made.
+    #[serde(default)]
+    pub round: u32,
 }
 
 /// A result that came after the end of its attempt, and changed nothing.

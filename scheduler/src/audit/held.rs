@@ -202,6 +202,7 @@ pub(super) struct TryRow {
     /// Its executor had gone: the next attempt is no retry.
     pub(super) moved: bool,
     pub(super) late: Vec<Says>,
+    pub(super) round: u32,
 }
 
 impl RunFacts {

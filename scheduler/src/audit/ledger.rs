@@ -153,6 +153,7 @@ impl Ledger {
                 ended: ms(one.ended_at),
                 moved: one.moved,
                 late,
+                round: one.round,
             };
             rows.push((one.shard, one.attempt, row));
         }

@@ -2,9 +2,12 @@
 
 use uuid::Uuid;
 
-/// The id of the alert that a run failed for good.
-pub(super) fn alert(run: Uuid) -> String {
-    format!("{run}.failed")
+/// The id of the alert that a run failed for good, after so many retries by hand.
+pub(super) fn alert(run: Uuid, round: u32) -> String {
+    match round {
+        0 => format!("{run}.failed"),
+        round => format!("{run}.failed.{round}"),
+    }
 }
 
 /// The id of the alert that messages were set aside, from the sequence of the first.

@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use taskparty_common::dispatch::Alert;
 use taskparty_common::fire::{FireId, Identity, Plan, RetryOf, TriggerRequest};
 use taskparty_common::outcome::{RunState, Trigger};
+use taskparty_common::overlap::{Admission, place_id};
 use taskparty_nats::fail_point;
 use taskparty_nats::publish::Draft;
 use taskparty_nats::subject::Names;
@@ -53,14 +54,19 @@ async fn drain(parts: &Parts, stop: &CancellationToken) -> Result<(), StoreError
         let mut results = futures::stream::iter(postings)
             .map(|posting| async move {
                 let error = publish(parts, &posting).await.err();
-                (posting.id, posting.tries, error)
+                (posting, error)
             })
             .buffer_unordered(IN_FLIGHT);
         let (mut done, mut failed) = (Vec::new(), Vec::new());
-        while let Some((id, tries, error)) = results.next().await {
-            match error {
-                None => done.push(id),
-                Some(error) => {
+        while let Some((posting, error)) = results.next().await {
+            let Posting { id, tries, .. } = posting;
+            let wait = match error {
+                None => {
+                    done.push(id);
+                    continue;
+                }
+                Some(Put::Off) => TimeDelta::seconds(1),
+                Some(Put::Failed(error)) => {
                     if tries == 0 {
                         tracing::warn!(
                             id,
@@ -68,10 +74,10 @@ async fn drain(parts: &Parts, stop: &CancellationToken) -> Result<(), StoreError
                             "A decision could not be published; it is tried again."
                         );
                     }
-                    let wait = TimeDelta::seconds(1 << tries.min(6));
-                    failed.push((id, parts.clock.now() + wait));
+                    TimeDelta::seconds(1 << tries.min(6))
                 }
-            }
+            };
+            failed.push((id, parts.clock.now() + wait));
         }
         fail_point!("log_writer.after_publish");
         let none_went = done.is_empty();
@@ -95,17 +101,33 @@ async fn drain(parts: &Parts, stop: &CancellationToken) -> Result<(), StoreError
     Ok(())
 }
 
-async fn publish(parts: &Parts, posting: &Posting) -> Result<(), String> {
+/// Why a decision is not published yet.
+enum Put {
+    /// It is not its turn.
+    Off,
+    /// It did not work.
+    Failed(String),
+}
+
+impl<E: ToString> From<E> for Put {
+    fn from(error: E) -> Self {
+        Put::Failed(error.to_string())
+    }
+}
+
+async fn publish(parts: &Parts, posting: &Posting) -> Result<(), Put> {
     let names = parts.buckets.nats().names();
     if posting.kind == OutboxKind::Release {
-        let run = posting.run.as_ref().ok_or("its run is not in the history")?;
-        parts.queues.release(&run.job, run.id).await.map_err(|error| error.to_string())?;
-        // One that waited when it was cancelled has left what it was to do.
-        if run.state == RunState::Cancelled {
-            let dropped = parts.queues.drop_intent(&run.job, run.id).await;
-            dropped.map_err(|error| error.to_string())?;
-        }
+        return release(parts, posting).await;
+    }
+    if matches!(posting.kind, OutboxKind::Retry | OutboxKind::Turn)
+        && posting.run.as_ref().is_some_and(|run| run.cancel.is_some())
+    {
+        // It is not made any more.
         return Ok(());
+    }
+    if posting.kind == OutboxKind::Turn {
+        take_turn(parts, posting).await?;
     }
     if posting.kind == OutboxKind::Again
         && posting.run.as_ref().is_some_and(|run| run.planned.is_none())
@@ -117,19 +139,39 @@ async fn publish(parts: &Parts, posting: &Posting) -> Result<(), String> {
         && let Err(full) = parts.triggers_room.check().await
     {
         parts.alarms.raise("triggers_full", TRIGGERS_FULL).await;
-        return Err(full.to_string());
+        return Err(full.into());
     }
     let draft = match posting.kind {
         OutboxKind::Release => None,
-        OutboxKind::Retry => retry(names, posting),
+        OutboxKind::Retry | OutboxKind::Turn => retry(names, posting),
         OutboxKind::Next => next(names, posting),
         OutboxKind::Alert => alert(names, posting),
         OutboxKind::Again => again(names, posting),
     };
     let draft = draft.ok_or("what it is made of is not in the history")?;
-    match parts.buckets.publisher().publish_within(draft, PATIENCE).await {
-        Ok(_) => Ok(()),
-        Err(error) => Err(error.to_string()),
+    parts.buckets.publisher().publish_within(draft, PATIENCE).await?;
+    Ok(())
+}
+
+/// Gives back the place of a run that has ended.
+async fn release(parts: &Parts, posting: &Posting) -> Result<(), Put> {
+    let run = posting.run.as_ref().ok_or("its run is not in the history")?;
+    parts.queues.release(&run.job, place_id(run.id, posting.attempt)).await?;
+    // One that waited when it was cancelled has left what it was to do.
+    if run.state == RunState::Cancelled {
+        parts.queues.drop_intent(&run.job, run.id).await?;
+    }
+    Ok(())
+}
+
+/// Takes a place for a run that is retried by hand. Its first one was given back when it ended, and
+/// a run that has ended never gets that again.
+async fn take_turn(parts: &Parts, posting: &Posting) -> Result<(), Put> {
+    let run = posting.run.as_ref().ok_or("its run is not in the history")?;
+    match parts.queues.turn(&run.job, place_id(run.id, run.round)).await? {
+        Admission::Waiting | Admission::Overlap | Admission::QueueFull => Err(Put::Off),
+        // Given back already: its job was deleted, and who fires it says so.
+        Admission::Active | Admission::Promoted | Admission::Ended => Ok(()),
     }
 }
 

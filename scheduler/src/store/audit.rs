@@ -78,7 +78,7 @@ impl Store {
     ) -> Result<BTreeMap<Uuid, Vec<HistoryAttempt>>, StoreError> {
         let rows = sqlx::query(
             "SELECT run, shard, attempt, state, outcome, delivery, instance, due_at, \
-             dispatched_at, start_by, started_at, ended_at, notes, moved FROM attempts \
+             dispatched_at, start_by, started_at, ended_at, notes, moved, round FROM attempts \
              WHERE run >= ? AND run <= ? ORDER BY run, shard, attempt",
         )
         .bind(blob(first.as_bytes()))
@@ -108,6 +108,7 @@ impl Store {
                     .map(late)
                     .collect(),
                 moved: c.flag()?,
+                round: c.count()?,
             };
             tries.entry(run).or_default().push(attempt);
         }
@@ -141,9 +142,10 @@ impl Store {
                 stored_at: c.time()?,
             });
         }
-        let outbox = sqlx::query_scalar("SELECT id FROM outbox ORDER BY id LIMIT 1000")
-            .fetch_all(self.readers())
-            .await?;
+        let outbox =
+            sqlx::query_scalar("SELECT id FROM outbox WHERE kind <> 'turn' ORDER BY id LIMIT 1000")
+                .fetch_all(self.readers())
+                .await?;
         Ok(Leftovers { set_aside, set_aside_total: u64::try_from(total).unwrap_or(0), outbox })
     }
 }

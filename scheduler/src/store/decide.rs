@@ -94,12 +94,24 @@ impl Posted {
                 attempt: None,
                 due: Some(*due),
             },
-            Decision::Release { run } => Self {
-                id: format!("{run}.release"),
+            Decision::Turn { run, shard, attempt, due } => Self {
+                id: retry_id(*run, *shard, *attempt),
+                kind: OutboxKind::Turn,
+                run: Some(*run),
+                shard: Some(*shard),
+                attempt: Some(*attempt),
+                due: Some(*due),
+            },
+            Decision::Release { run, round } => Self {
+                id: match round {
+                    0 => format!("{run}.release"),
+                    round => format!("{run}.release.{round}"),
+                },
                 kind: OutboxKind::Release,
                 run: Some(*run),
                 shard: None,
-                attempt: None,
+                // Which of its places, when it has had several.
+                attempt: Some(*round),
                 due: None,
             },
             Decision::Alert(alert) => Self {

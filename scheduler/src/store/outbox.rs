@@ -25,6 +25,8 @@ pub enum OutboxKind {
     Release,
     /// The trigger of a planned run, once more.
     Again,
+    /// A retry by hand, as soon as its run has a place anew.
+    Turn,
 }
 
 impl OutboxKind {
@@ -36,11 +38,12 @@ impl OutboxKind {
             Self::Alert => "alert",
             Self::Release => "release",
             Self::Again => "again",
+            Self::Turn => "turn",
         }
     }
 
     fn from_word(word: &str) -> Option<Self> {
-        [Self::Retry, Self::Next, Self::Alert, Self::Release, Self::Again]
+        [Self::Retry, Self::Next, Self::Alert, Self::Release, Self::Again, Self::Turn]
             .into_iter()
             .find(|kind| kind.as_str() == word)
     }

@@ -359,10 +359,23 @@ pub enum Decision {
     },
     /// Tell people.
     Alert(AlertPart),
+    /// Try the shard again as soon as the run, which had ended, has a place anew.
+    Turn {
+        /// The run.
+        run: Uuid,
+        /// Which shard.
+        shard: u32,
+        /// The attempt to make.
+        attempt: u32,
+        /// When that was decided.
+        due: DateTime<Utc>,
+    },
     /// Give back the run's place.
     Release {
         /// The run that ended.
         run: Uuid,
+        /// How many times it had been retried by hand.
+        round: u32,
     },
     /// Start the next run of a fixed delay at `due`.
     Next {

@@ -1,9 +1,9 @@
-//! `run cancel`: what is asked of a run that is there.
+//! `run cancel`, `run retry`: what is asked of a run that is there.
 
-use taskparty_scheduler::api::wire::{AskRun, RunAsked};
+use taskparty_scheduler::api::wire::{AskRun, RetryRun, RunAsked};
 
 use super::super::{Outcome, with_client};
-use crate::args::OneRunArgs;
+use crate::args::{OneRunArgs, RetryArgs};
 use crate::config::Config;
 use crate::failure::Exit;
 use crate::output::Output;
@@ -15,6 +15,19 @@ pub(super) async fn cancel(args: OneRunArgs, config: &Config, output: Output) ->
         let request = AskRun { run, job, key, by: client.by() };
         let asked: RunAsked = client.call("run", "cancel", &request).await?;
         output.print(&asked, cancelled)?;
+        say_if_not_shown(&asked, output);
+        Ok(Exit::Done)
+    })
+    .await
+}
+
+/// Tries a run again that has ended.
+pub(super) async fn retry(args: RetryArgs, config: &Config, output: Output) -> Outcome {
+    with_client(config, |client| async move {
+        let RetryArgs { run: OneRunArgs { run, job, key }, all_shards } = args;
+        let request = RetryRun { run, job, key, all_shards, by: client.by() };
+        let asked: RunAsked = client.call("run", "retry", &request).await?;
+        output.print(&asked, |asked| format!("{} is tried again", asked.run))?;
         say_if_not_shown(&asked, output);
         Ok(Exit::Done)
     })

@@ -17,7 +17,7 @@ pub use jobs::{
     Applied, AppliedAll, Apply, Change, Confirmation, Edited, FieldDiff, JobView, ListJobs,
     NextFires, OneJob, PauseJob, TriggerJob, Triggered, Upcoming, UpcomingFire,
 };
-pub use runs::{AskRun, ListRuns, LogLine, LogPage, OneRun, RunAsked, RunLogs};
+pub use runs::{AskRun, ListRuns, LogLine, LogPage, OneRun, RetryRun, RunAsked, RunLogs};
 
 /// A list that goes on where `next` says; `next` is absent at the end.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -59,6 +59,27 @@ pub struct AskRun {
     pub by: String,
 }
 
+/// `run.retry`. The run is named by `run`, or by `job` and `key`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RetryRun {
+    /// The run's id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
+    /// The job of `key`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+    /// The key that it was triggered with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// All of its shards; else those that did not succeed.
+    #[serde(default)]
+    pub all_shards: bool,
+    /// Who asks.
+    #[serde(default)]
+    pub by: String,
+}
+
 /// What became of something that was asked of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunAsked {
@@ -78,6 +99,9 @@ pub struct RunAsked {
     /// By whom.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancel_requested_by: Option<String>,
+    /// How many times it has been retried by hand.
+    #[serde(default)]
+    pub round: u32,
 }
 
 /// `run.logs`.

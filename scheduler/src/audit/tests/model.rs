@@ -227,6 +227,7 @@ impl World {
             ended_at: Some(after(1000)),
             moved: false,
             late: late.collect(),
+            round: 0,
         }
     }
 

@@ -1,21 +1,25 @@
-//! What people ask of a run: that it stops.
+//! What people ask of a run: that it stops, or is tried again.
 //!
 //! *Invariant: a run that is to stop makes no new attempt*, and each attempt of it ends: by its own
-//! result, or by the sweep, which takes its work back first.
+//! result, or by the sweep, which takes its work back first. *Invariant: a run leaves its end only by
+//! a retry that names its round, and counts it up*: the same request again, or one that comes too
+//! late, finds another round and changes nothing.
 
-use taskparty_common::ask::{Ask, Asked};
-use taskparty_common::outcome::{Code, Outcome, RunState};
+use taskparty_common::ask::{Ask, Asked, Which};
+use taskparty_common::outcome::{Code, Outcome, RunState, TriggerResult};
 
-use super::{Effect, Setting, record};
-use crate::store::{Attempt, CancelPart, Ending, Run, Then};
+use super::settle::last_attempts;
+use super::{Effect, RETRY_AGAIN_AFTER, Setting, record};
+use crate::store::{Attempt, CancelPart, Decision, Ending, Run, Then};
 
 /// Somebody asks for something.
-pub(super) fn asked(run: &mut Run, asked: &Asked, effect: &mut Effect) {
+pub(super) fn asked(run: &mut Run, asked: &Asked, setting: &Setting<'_>, effect: &mut Effect) {
     match asked.ask {
         Ask::Cancel { round } if round.is_none_or(|round| round == run.round) => {
             cancel(run, asked, effect);
         }
         Ask::Cancel { .. } => {}
+        Ask::Retry { shards, round } if round == run.round => retry(run, shards, setting, effect),
         Ask::Retry { .. } => {}
     }
 }
@@ -26,6 +30,48 @@ fn cancel(run: &mut Run, asked: &Asked, effect: &mut Effect) {
     }
     run.cancel = Some(CancelPart { at: asked.at, by: asked.by.clone() });
     effect.run = true;
+}
+
+/// Tries shards of a run again that has ended.
+fn retry(run: &mut Run, which: Which, setting: &Setting<'_>, effect: &mut Effect) {
+    let Some(fired) = run.fired.as_ref().filter(|_| run.state.is_terminal()) else { return };
+    let left_out = fired.result == TriggerResult::Skipped && run.state == RunState::Skipped;
+    let lasts = last_attempts(&run.attempts, fired.shards);
+    let last = |shard: u32| lasts.get(&shard).and_then(|last| run.attempts.get(&(shard, *last)));
+    let again = |shard: &u32| {
+        let succeeded = last(*shard).is_some_and(|last| last.outcome == Some(Outcome::Succeeded));
+        which == Which::All || !succeeded
+    };
+    let shards: Vec<u32> = (0..fired.shards).filter(again).collect();
+    if left_out || shards.is_empty() {
+        return;
+    }
+    let made: Vec<((u32, u32), Attempt)> = shards
+        .into_iter()
+        .map(|shard| {
+            let number = lasts.get(&shard).map_or(1, |last| last.saturating_add(1));
+            let mut next = match last(shard) {
+                Some(last) => last.next(RunState::Retrying),
+                None => Attempt::new(RunState::Retrying),
+            };
+            next.round = run.round.saturating_add(1);
+            next.due_at = Some(setting.now);
+            next.check_at = setting.now.checked_add_signed(RETRY_AGAIN_AFTER);
+            ((shard, number), next)
+        })
+        .collect();
+    run.round = run.round.saturating_add(1);
+    run.state = RunState::Retrying;
+    (run.cancel, run.ended_at, run.code) = (None, None, None);
+    for ((shard, attempt), next) in made {
+        run.attempts.insert((shard, attempt), next);
+        effect.touch((shard, attempt));
+        let (run, due) = (run.id, setting.now);
+        effect.decisions.push(match setting.policy.holds_place {
+            true => Decision::Turn { run, shard, attempt, due },
+            false => Decision::Retry { run, shard, attempt, due },
+        });
+    }
 }
 
 /// Has the sweep take back what is dispatched of a run that is to stop, and end it when no result

@@ -153,7 +153,7 @@ pub fn apply(run: &mut Run, event: &Event, setting: &Setting<'_>) -> Effect {
         Event::Started(started) => record::started(run, started, setting, &mut effect),
         Event::Progress(progress) => record::progress(run, progress, &mut effect),
         Event::Result(result) => record::result(run, result, &mut effect),
-        Event::Asked(asked) => ask::asked(run, asked, &mut effect),
+        Event::Asked(asked) => ask::asked(run, asked, setting, &mut effect),
         Event::Sweep(verdict) => sweep::apply(run, verdict, setting, &mut effect),
     }
     if effect.run && !ended {

@@ -61,7 +61,10 @@ pub(super) fn settle(run: &mut Run, setting: &Setting<'_>, effect: &mut Effect) 
 }
 
 /// The last attempt of each shard that has any.
-fn last_attempts(attempts: &BTreeMap<(u32, u32), Attempt>, shards: u32) -> BTreeMap<u32, u32> {
+pub(super) fn last_attempts(
+    attempts: &BTreeMap<(u32, u32), Attempt>,
+    shards: u32,
+) -> BTreeMap<u32, u32> {
     // Keys are in order, so the last of a shard stays.
     attempts.keys().copied().filter(|(shard, _)| *shard < shards).collect()
 }
@@ -83,12 +86,17 @@ fn retry(run: &Run, shard: u32, last: u32, setting: &Setting<'_>) -> Option<Atte
     Some(next)
 }
 
-/// Which try attempt `last` of `shard` is: those that went to another executor do not count. (One
-/// that is not known yet does: only what the sweep itself has ended has moved.)
+/// Which try attempt `last` of `shard` is, in its round: those that went to another executor do not
+/// count. (One that is not known yet does: only what the sweep itself has ended has moved.)
 fn tries(run: &Run, shard: u32, last: u32) -> u32 {
-    let before = run.attempts.range((shard, 0)..=(shard, last));
-    let moved = before.filter(|(_, attempt)| attempt.moved).count();
-    last.saturating_sub(u32::try_from(moved).unwrap_or(u32::MAX))
+    let all = run.attempts.range((shard, 0)..=(shard, last));
+    let round = run.attempts.get(&(shard, last)).map_or(0, |attempt| attempt.round);
+    // A retry by hand is known from its beginning, with all that was before.
+    let before =
+        all.clone().filter(|(_, attempt)| attempt.round < round).map(|((_, n), _)| *n).max();
+    let moved = all.filter(|(_, attempt)| attempt.round == round && attempt.moved).count();
+    last.saturating_sub(before.unwrap_or(0))
+        .saturating_sub(u32::try_from(moved).unwrap_or(u32::MAX))
 }
 
 /// The run has reached its end: what people and other runs are told.
@@ -107,7 +115,7 @@ fn finish(run: &mut Run, setting: &Setting<'_>, effect: &mut Effect) {
     }
     // What was left out had no place, unless it had waited for one.
     if setting.policy.holds_place {
-        effect.decisions.push(Decision::Release { run: run.id });
+        effect.decisions.push(Decision::Release { run: run.id, round: run.round });
     }
     if let Some(due) = next_of_chain(run, setting) {
         effect.decisions.push(Decision::Next { run: run.id, due });
@@ -115,9 +123,9 @@ fn finish(run: &mut Run, setting: &Setting<'_>, effect: &mut Effect) {
 }
 
 /// When the next run of a fixed delay is due; only a run of the schedule, late or
-/// not, has one.
+/// not, has one, and only once: one that is retried by hand has had it.
 fn next_of_chain(run: &Run, setting: &Setting<'_>) -> Option<DateTime<Utc>> {
-    let delay = setting.policy.fixed_delay?;
+    let delay = setting.policy.fixed_delay.filter(|_| run.round == 0)?;
     let fired = run.fired.as_ref()?;
     let over = fired
         .skipped
@@ -139,7 +147,7 @@ fn decisive(run: &Run) -> Option<(u32, &Attempt)> {
 fn alert(run: &Run, now: DateTime<Utc>) -> AlertPart {
     let attempts = u32::try_from(run.attempts.len()).unwrap_or(u32::MAX);
     AlertPart {
-        id: ids::alert(run.id),
+        id: ids::alert(run.id, run.round),
         kind: "failed",
         job: Some(run.job.clone()),
         run: Some(run.id),

@@ -364,6 +364,6 @@ fn a_run_that_waited_its_turn_gives_its_place_back_once_in_whatever_order_it_was
         let told: Vec<Event> = order.iter().map(|n| events[*n].clone()).collect();
         let (run, decisions) = after_all(&told, &policy);
         assert_eq!(run.state, RunState::Succeeded, "{order:?}");
-        assert_eq!(decisions, [Decision::Release { run: run_id() }], "{order:?}");
+        assert_eq!(decisions, [Decision::Release { run: run_id(), round: 0 }], "{order:?}");
     }
 }

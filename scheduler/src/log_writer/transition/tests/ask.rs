@@ -1,6 +1,6 @@
 //! What people ask of runs.
 
-use taskparty_common::ask::Ask;
+use taskparty_common::ask::{Ask, Which};
 
 use super::*;
 
@@ -102,7 +102,7 @@ fn what_waits_for_its_time_or_its_turn_is_cancelled_by_the_record_that_it_will_n
         let events = [first.clone(), cancel(), not_dispatched(None)];
         let (run, decisions) = after_all(&events, &policy);
         assert_eq!((run.state, run.attempts.len()), (RunState::Cancelled, 0));
-        assert_eq!(decisions, [Decision::Release { run: run_id() }]);
+        assert_eq!(decisions, [Decision::Release { run: run_id(), round: 0 }]);
         // It had got its turn, and even ended, before that was told.
         let events = [
             first,
@@ -112,5 +112,79 @@ fn what_waits_for_its_time_or_its_turn_is_cancelled_by_the_record_that_it_will_n
             not_dispatched(None),
         ];
         assert_eq!(after_all(&events, &policy).0.state, RunState::Succeeded);
+    }
+}
+
+fn retry(shards: Which, round: u32) -> Event {
+    asked(Ask::Retry { shards, round })
+}
+
+#[test]
+fn a_retry_by_hand_makes_new_attempts_of_what_did_not_succeed_with_all_retries_again() {
+    let policy = policy(1);
+    let mut events = vec![
+        fired(2, TriggerResult::Dispatched),
+        ended(0, 1, Outcome::Succeeded),
+        ended(1, 1, Outcome::Failed),
+        fired_retry(2, 1, 2),
+        ended(1, 2, Outcome::Failed),
+    ];
+    assert_eq!(after_all(&events, &policy).0.state, RunState::Failed);
+    // Of another round, or asked again: it changes nothing.
+    events.extend([retry(Which::Failed, 1), retry(Which::Failed, 0), retry(Which::Failed, 0)]);
+    let (run, decisions) = after_all(&events, &policy);
+    assert_eq!((run.state, run.round, run.ended_at), (RunState::Retrying, 1, None));
+    assert_eq!(retries(&decisions), [(1, 2), (1, 3)]);
+    // It fails, and has its retry again; then there is one more alert.
+    events.extend([fired_retry(2, 1, 3), ended(1, 3, Outcome::Failed)]);
+    let (run, decisions) = after_all(&events, &policy);
+    assert_eq!((run.state, retries(&decisions).len()), (RunState::Retrying, 3));
+    events.extend([fired_retry(2, 1, 4), ended(1, 4, Outcome::Failed), retry(Which::Failed, 0)]);
+    let (run, decisions) = after_all(&events, &policy);
+    assert_eq!((run.state, alerts(&decisions)), (RunState::Failed, 2));
+    let ids: std::collections::BTreeSet<String> = decisions
+        .iter()
+        .filter_map(|decision| match decision {
+            Decision::Alert(alert) => Some(alert.id.clone()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(ids.len(), 2, "each alert is told");
+    // All of it, and all succeed.
+    events.push(retry(Which::All, 1));
+    let (run, _) = after_all(&events, &policy);
+    assert_eq!((run.state, run.round, run.attempts.len()), (RunState::Retrying, 2, 7));
+    events.extend([ended(0, 2, Outcome::Succeeded), ended(1, 5, Outcome::Succeeded)]);
+    assert_eq!(after_all(&events, &policy).0.state, RunState::Succeeded);
+}
+
+#[test]
+fn a_run_that_was_cancelled_is_retried_in_its_turn_and_gives_that_place_back() {
+    let policy =
+        Policy { holds_place: true, fixed_delay: Some(Duration::from_secs(5)), ..policy(0) };
+    let mut events = vec![awaits_place(), cancel(), not_dispatched(None), retry(Which::Failed, 0)];
+    let (run, decisions) = after_all(&events, &policy);
+    assert_eq!((run.state, run.cancel.clone()), (RunState::Retrying, None));
+    let turns = decisions.iter().filter(|decision| matches!(decision, Decision::Turn { .. }));
+    assert_eq!((turns.count(), retries(&decisions).len()), (2, 0));
+    events.extend([fired_retry(2, 0, 1), fired_retry(2, 1, 1)]);
+    events.extend([ended(0, 1, Outcome::Succeeded), ended(1, 1, Outcome::Succeeded)]);
+    let (run, decisions) = after_all(&events, &policy);
+    assert_eq!((run.state, nexts(&decisions)), (RunState::Succeeded, 1), "a chain goes on once");
+    assert!(decisions.contains(&Decision::Release { run: run_id(), round: 1 }));
+}
+
+#[test]
+fn what_goes_on_or_was_left_out_is_not_retried() {
+    let policy = policy(0);
+    for events in [
+        vec![fired(1, TriggerResult::Dispatched)],
+        vec![fired(1, TriggerResult::Skipped)],
+        vec![scheduled()],
+        vec![fired(1, TriggerResult::Dispatched), ended(0, 1, Outcome::Succeeded)],
+    ] {
+        let (before, decisions) = after_all(&events, &policy);
+        let (run, after) = after_all(&[&events[..], &[retry(Which::Failed, 0)]].concat(), &policy);
+        assert_eq!((run, after), (before, decisions));
     }
 }
