@@ -5,6 +5,8 @@
 //! the id of a trigger, and everything else (lock key, run id, subjects) is derived from it. So
 //! whoever fires the same thing makes the same run, and a lock that has gone does not make two.
 
+mod plan;
+
 use std::fmt;
 
 use chrono::{DateTime, Utc};
@@ -13,6 +15,7 @@ use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
+pub use self::plan::Plan;
 use crate::name::{App, Handler, Instance, JobId, Prefix};
 use crate::outcome::{SkipReason, Trigger, TriggerResult};
 
@@ -97,50 +100,6 @@ pub fn retry_id(run: Uuid, shard: u32, attempt: u32) -> String {
 /// The id of the trigger that follows `run` of a fixed-delay job.
 pub fn next_id(run: Uuid) -> String {
     format!("{run}.next")
-}
-
-/// Which shards a fire dispatches, and to whom.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Plan {
-    /// How many shards the run has; none when it was to have one an executor and none was live.
-    pub total: u32,
-    /// The only shard to dispatch, for a retry; else all of them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub only: Option<u32>,
-    /// The attempt, from 1.
-    pub attempt: u32,
-    /// The executor of each shard that is dispatched, in their order; empty: whoever takes them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub targets: Vec<Instance>,
-    /// A shard whose executor is gone ends, and moves to no other one.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub pinned: bool,
-}
-
-impl Plan {
-    /// The first attempt of all of `total` shards, for whoever takes them.
-    pub fn whole(total: u32) -> Self {
-        Self { total, only: None, attempt: 1, targets: Vec::new(), pinned: false }
-    }
-
-    /// A further attempt of one of `total` shards, for whoever takes it.
-    pub fn again(total: u32, shard: u32, attempt: u32) -> Self {
-        Self { only: Some(shard), attempt, ..Self::whole(total) }
-    }
-
-    /// The indices of the shards to dispatch.
-    pub fn shards(&self) -> impl Iterator<Item = u32> + use<> {
-        match self.only {
-            Some(shard) => shard..shard.saturating_add(1),
-            None => 0..self.total,
-        }
-    }
-
-    /// The executor that `shard` is for; none: whoever takes it.
-    pub fn target(&self, shard: u32) -> Option<&Instance> {
-        let place = shard.checked_sub(self.only.unwrap_or(0))?;
-        self.targets.get(usize::try_from(place).ok()?)
-    }
 }
 
 /// Instants that were left out together, the last of which is the record's `fire_time`.
@@ -370,19 +329,6 @@ mod tests {
         for bad in ["", "a", "a.t", "a.t.x", "a.x.", "a.y.1", "*.t.1"] {
             assert_eq!(FireId::from_lock_key(bad), None, "{bad}");
         }
-    }
-
-    #[test]
-    fn a_plan_of_before_routes_is_read_and_each_shard_finds_its_target() {
-        let old: Plan = serde_json::from_str(r#"{"total":3,"attempt":1}"#).unwrap();
-        assert_eq!(old, Plan::whole(3));
-        assert_eq!(serde_json::to_string(&old).unwrap(), r#"{"total":3,"attempt":1}"#);
-        let instance = |name: &str| Instance::new(name).unwrap();
-        let all = Plan { targets: vec![instance("a"), instance("b")], ..Plan::whole(2) };
-        assert_eq!((all.target(1), all.target(2)), (Some(&instance("b")), None));
-        let one = Plan { targets: vec![instance("c")], ..Plan::again(5, 3, 2) };
-        assert_eq!(one.shards().collect::<Vec<_>>(), [3]);
-        assert_eq!((one.target(3), one.target(0)), (Some(&instance("c")), None));
     }
 
     #[test]

@@ -13,8 +13,10 @@
 //! consumer's ack-wait; nothing can be done about that.
 
 mod arrivals;
+mod config;
 mod demand;
 mod received;
+mod refusals;
 mod status;
 
 use std::sync::Arc;
@@ -29,9 +31,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use self::arrivals::{Arrivals, Found};
+pub use self::config::PullConfig;
 use self::demand::Demand;
 pub(crate) use self::received::Event;
 pub use self::received::Received;
+use self::refusals::Refusals;
 use self::status::Status;
 use crate::lease::Uptime;
 use crate::publish::backoff;
@@ -41,26 +45,6 @@ const LOOK: Duration = Duration::from_millis(500);
 
 /// How long what had already arrived on a dropped inbox is waited for.
 const RETIRE: Duration = Duration::from_secs(1);
-
-/// How a [`Pull`] behaves.
-#[derive(Debug, Clone)]
-pub struct PullConfig {
-    /// The server's sign of life while it has nothing to send; after three missed ones the
-    /// requests are made anew. Default 2 s; at most half of `expires`.
-    pub heartbeat: Duration,
-    /// How long one request waits at the server before it is renewed. Default 30 s.
-    pub expires: Duration,
-    /// How long the server may refuse before that is worth a word: for a consumer that someone makes
-    /// only when he hears of us. Default: not at all.
-    pub bears_refusals: Duration,
-}
-
-impl Default for PullConfig {
-    fn default() -> Self {
-        let (heartbeat, expires) = (Duration::from_secs(2), Duration::from_secs(30));
-        Self { heartbeat, expires, bears_refusals: Duration::ZERO }
-    }
-}
 
 /// Why a pull ended for good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -89,17 +73,10 @@ pub struct Pull {
     retiring: Option<(Subscriber, Instant)>,
     /// Requests that failed since the last sign of life.
     failures: u32,
-    /// Since when the server refuses, and whether that was said.
-    refused: Option<(Instant, Said)>,
+    /// What was said of that.
+    refusals: Refusals,
     /// Nothing is asked before this.
     quiet_until: Instant,
-}
-
-/// Whether something was said.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Said {
-    Yes,
-    No,
 }
 
 #[derive(Debug)]
@@ -131,7 +108,7 @@ impl Pull {
             inbox: None,
             retiring: None,
             failures: 0,
-            refused: None,
+            refusals: Refusals::default(),
             quiet_until: Instant::now(),
         }
     }
@@ -381,21 +358,15 @@ impl Pull {
     }
 
     fn alive(&mut self) {
-        if let Some((_, Said::Yes)) = self.refused.take() {
-            tracing::info!(stream = self.stream, consumer = self.consumer, "Pulling works again.");
-        }
+        self.refusals.over(&self.stream, &self.consumer);
         self.failures = 0;
     }
 
     /// Waits longer before the next request each time; says so once.
     fn back_off(&mut self, reason: &str, refused: bool) {
         if refused {
-            let (since, said) = self.refused.get_or_insert((Instant::now(), Said::No));
-            if *said == Said::No && since.elapsed() >= self.config.bears_refusals {
-                *said = Said::Yes;
-                let (stream, consumer) = (&self.stream, &self.consumer);
-                tracing::warn!(%stream, %consumer, reason, "Pulling does not work now; it is tried until it does.");
-            }
+            let bears = self.config.bears_refusals;
+            self.refusals.one(&self.stream, &self.consumer, reason, bears);
         }
         self.quiet_until = Instant::now() + backoff(self.failures);
         self.failures = self.failures.saturating_add(u32::from(refused));

@@ -1,8 +1,10 @@
-//! Routes, broadcasts and shards on real executors, while executors join, leave and die: R8, R9,
-//! and what is for one executor alone when that is killed.
+//! Routes, broadcasts and shards on real executors, while executors join and leave: R9.
+
+mod gone;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -232,123 +234,12 @@ async fn each_route_finds_its_executor_while_one_joins_and_one_leaves() {
     node.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn what_waits_for_a_killed_executor_and_what_ran_there_goes_to_another_and_a_broadcast_does_not()
- {
-    let site = Site::single().await;
-    let node = site.node().await;
-    let mut killed = Process::start(&site, "a");
-    let other = site.named("b");
-    sees(&node, &["a", "b"]).await;
-    let more = |more: Value| {
-        let mut all = json!({ "params": "a", "redeliveries": 1, "schedule": null });
-        all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        all
-    };
-    site.save(job("first", "stuck", more(json!({ "route": "first" })))).await;
-    let retried = json!({ "route": "broadcast", "retry": { "max": 5, "initial": "100ms" } });
-    site.save(job("all", "stuck", more(retried))).await;
-    let running = site.triggered(json!({ "id": "first" })).await;
-    site.run(running, |run| run.run.state == RunState::Running).await;
-    // One waits in its hands, the others in the stream.
-    let mut waiting = Vec::new();
-    for _ in 0..4 {
-        waiting.push(site.triggered(json!({ "id": "first" })).await);
-    }
-    let everywhere = site.triggered(json!({ "id": "all" })).await;
-    let pinned = site.triggered(json!({ "id": "first", "instance": "a" })).await;
-    site.run(everywhere, |run| run.attempt_rows.iter().any(|row| row.outcome.is_some())).await;
-    site.run(pinned, |run| !run.attempt_rows.is_empty()).await;
-    killed.kill();
-
-    let run = site.ended(running).await;
-    let gone = Some(Code::ExecutorLost);
-    assert_eq!(
-        told(&run)[&0],
-        [(RunState::Lost, gone, "a".into()), (RunState::Succeeded, None, "b".into())],
-        "{run:#?}"
-    );
-    assert!(run.attempt_rows[0].moved && run.attempt_rows[0].target == Some(instance("a")));
-    let mut untouched = 0;
-    for run in waiting {
-        let run = site.ended(run).await;
-        assert_eq!(run.run.state, RunState::Succeeded, "{run:#?}");
-        assert_eq!((run.attempt_rows.len(), by(&run.attempt_rows[1])), (2, "b".into()));
-        untouched += usize::from(run.attempt_rows[0].state == RunState::NotStarted);
-    }
-    assert!(untouched >= 2, "what nobody had begun is not lost");
-    let run = site.ended(everywhere).await;
-    let told = told(&run);
-    assert_eq!(told[&1], [(RunState::Succeeded, None, "b".into())]);
-    assert_eq!((told[&0].len(), told[&0][0].1), (1, gone), "no retry brings it back: {run:#?}");
-    assert!(matches!(run.run.state, RunState::Lost | RunState::NotStarted), "{run:#?}");
-    let run = site.ended(pinned).await;
-    assert_eq!((run.attempt_rows.len(), run.run.code), (1, gone), "{run:#?}");
-    assert_eq!(site.work_left().await, 0);
-    site.consumer_is_removed("a").await;
-    let live = json!({ "id": "first", "instance": "a" });
-    let subject = site.nats.names().api("job", "trigger");
-    let refused = site.nats.client().request(subject, live.to_string().into()).await.unwrap();
-    let refused = String::from_utf8(refused.payload.to_vec()).unwrap();
-    assert!(
-        refused.contains("no live executor of shop/stuck") && refused.contains('b'),
-        "{refused}"
-    );
-    other.close().await;
-    node.stop().await;
-}
-
-/// R8: one of three is dead, and still registered.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_dead_executor_that_is_still_registered_costs_a_broadcast_its_shard_and_other_shards_nothing()
- {
-    let site = Site::single().await;
-    let node = site.node().await;
-    let mut dead = Process::start(&site, "a");
-    let (b, c) = (site.named("b"), site.named("c"));
-    sees(&node, &["a", "b", "c"]).await;
-    for (id, more) in [
-        ("all", json!({ "route": "broadcast", "retry": { "max": 2, "initial": "100ms" } })),
-        ("shared", json!({ "shards": "executors" })),
-        ("alive", json!({ "route": "failover" })),
-        ("hashed", json!({ "shards": 8, "route": "consistent_hash" })),
-    ] {
-        let mut more = more;
-        more["params"] = json!(1);
-        more["schedule"] = Value::Null;
-        site.save(job(id, "who", more)).await;
-    }
-    dead.kill();
-    let trigger = async |id: &str| site.triggered(json!({ "id": id })).await;
-    let (all, shared, alive, hashed) =
-        tokio::join!(trigger("all"), trigger("shared"), trigger("alive"), trigger("hashed"));
-    assert_eq!(node.node.registry().entries().len(), 3, "it is registered still");
-    let alive = site.ended(alive).await;
-    assert_eq!(told(&alive)[&0], [(RunState::Succeeded, None, "b".into())], "asked, not guessed");
-    let shared = site.ended(shared).await;
-    assert_eq!((shared.run.state, shared.run.shards), (RunState::Succeeded, Some(3)));
-    assert!(shared.attempt_rows.iter().all(|row| row.attempt == 1), "nobody waited for the dead");
-    let all = site.ended(all).await;
-    let ends: Vec<_> = told(&all).into_values().collect();
-    let ended = |who: &str| vec![(RunState::Succeeded, None, who.to_owned())];
-    let gone = vec![(RunState::NotStarted, Some(Code::ExecutorLost), "-".to_owned())];
-    assert_eq!(ends, [gone, ended("b"), ended("c")], "{all:#?}");
-    assert_eq!((all.run.state, all.run.code), (RunState::NotStarted, Some(Code::ExecutorLost)));
-    let hashed = site.ended(hashed).await;
-    assert_eq!((hashed.run.state, hashed.run.shards), (RunState::Succeeded, Some(8)));
-    let moved: Vec<_> = hashed.attempt_rows.iter().filter(|row| row.moved).collect();
-    assert!(!moved.is_empty() && moved.iter().all(|row| row.target == Some(instance("a"))));
-    b.close().await;
-    c.close().await;
-    node.stop().await;
-}
-
 /// R9: executors come and go while the shards of one run go on.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_comes_and_goes_during_a_run_changes_neither_its_shards_nor_their_total() {
     let site = Site::single().await;
     let node = site.node().await;
-    let gate = std::sync::Arc::new(Semaphore::new(0));
+    let gate = Arc::new(Semaphore::new(0));
     let run = |name: &str| {
         let gate = gate.clone();
         let piece = move |ctx: Context, (): ()| {

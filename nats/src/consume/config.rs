@@ -1,0 +1,23 @@
+//! How a pull behaves.
+
+use std::time::Duration;
+
+/// How a [`Pull`](super::Pull) behaves.
+#[derive(Debug, Clone)]
+pub struct PullConfig {
+    /// The server's sign of life while it has nothing to send; after three missed ones the
+    /// requests are made anew. Default 2 s; at most half of `expires`.
+    pub heartbeat: Duration,
+    /// How long one request waits at the server before it is renewed. Default 30 s.
+    pub expires: Duration,
+    /// How long the server may refuse before that is worth a word: for a consumer that someone makes
+    /// only when he hears of us. Default: not at all.
+    pub bears_refusals: Duration,
+}
+
+impl Default for PullConfig {
+    fn default() -> Self {
+        let (heartbeat, expires) = (Duration::from_secs(2), Duration::from_secs(30));
+        Self { heartbeat, expires, bears_refusals: Duration::ZERO }
+    }
+}
