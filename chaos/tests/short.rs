@@ -27,10 +27,7 @@ fn seed() -> u64 {
     given.unwrap_or_else(|| u64::from(rand::random::<u32>()))
 }
 
-// Not part of `make test` yet: with some seeds a slow owner and whoever completes its fire record a
-// fire of a `skip` job differently (`record_conflict`).
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "finds a defect with some seeds; run it with: cargo test -p taskparty-chaos -- --ignored whatever"]
 async fn whatever_is_killed_frozen_and_cut_off_nothing_is_lost_and_nothing_is_doubled() {
     let Some(programs) = programs() else { return };
     let config = Config { seed: seed(), length: Duration::from_secs(40), rate: 50.0 };
