@@ -97,6 +97,11 @@ pub fn retry_id(run: Uuid, shard: u32, attempt: u32) -> String {
     format!("{run}.{shard}.{attempt}")
 }
 
+/// The id of the trigger of a job that follows on a success of `run`.
+pub fn then_id(run: Uuid) -> String {
+    format!("{run}.then")
+}
+
 /// The id of the trigger that follows `run` of a fixed-delay job.
 pub fn next_id(run: Uuid) -> String {
     format!("{run}.next")

@@ -24,9 +24,6 @@ use taskparty_nats::history::ReadError;
 use taskparty_nats::subject::Bucket;
 use uuid::Uuid;
 
-/// Runs of one job that go on at once.
-const PLACES: usize = 1;
-
 /// The overlap bucket. Cheap to clone; clones share what they remember.
 #[derive(Debug, Clone)]
 pub(crate) struct Queues {
@@ -142,9 +139,10 @@ impl Queues {
             (Overlap::Replace, _) => WhenFull::Replace,
             _ => WhenFull::Wait { limit: Some(spec.queue_limit) },
         };
+        let most = spec.places().unwrap_or(usize::MAX);
         self.change(&spec.id, |places| {
             let before = (places.active.len(), places.waiting.len());
-            let admission = places.admit(run, PLACES, when_full);
+            let admission = places.admit(run, most, when_full);
             let replaced = match when_full {
                 WhenFull::Replace => places.replaced_by(run),
                 WhenFull::Wait { .. } | WhenFull::Skip => Vec::new(),
@@ -154,11 +152,17 @@ impl Queues {
         .await
     }
 
-    /// Asks for a place for a run that is tried again: it waits as long as it takes.
-    pub(crate) async fn turn(&self, job: &JobId, id: Uuid) -> Result<Admission, BucketError> {
+    /// Asks for a place, of `most` that there are, for a run that is tried again: it waits as long as
+    /// it takes.
+    pub(crate) async fn turn(
+        &self,
+        job: &JobId,
+        id: Uuid,
+        most: usize,
+    ) -> Result<Admission, BucketError> {
         self.change(job, |places| {
             let before = places.clone();
-            let admission = places.turn(id, PLACES);
+            let admission = places.turn(id, most);
             (admission, (before != *places).into())
         })
         .await
@@ -183,12 +187,16 @@ impl Queues {
         .await
     }
 
-    /// Gives free places to runs that wait. Those that got one just now, and those that had got
-    /// one and are not dispatched.
-    pub(crate) async fn promote(&self, job: &JobId) -> Result<(Vec<Uuid>, Vec<Uuid>), BucketError> {
+    /// Gives free places, of `most` that there are, to runs that wait. Those that got one just now,
+    /// and those that had got one and are not dispatched.
+    pub(crate) async fn promote(
+        &self,
+        job: &JobId,
+        most: usize,
+    ) -> Result<(Vec<Uuid>, Vec<Uuid>), BucketError> {
         self.change(job, |places| {
             let left: Vec<Uuid> = places.due().collect();
-            let changed = places.promote(PLACES);
+            let changed = places.promote(most);
             let new = places.due().filter(|run| !left.contains(run)).collect();
             ((new, left), changed.into())
         })

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use taskparty_common::dispatch::ResultRecord;
-use taskparty_common::job::Overlap;
 use taskparty_common::name::Instance;
 use taskparty_common::outcome::Outcome;
 use taskparty_nats::connect::Nats;
@@ -73,6 +72,6 @@ impl Releases {
                 .jobs
                 .get(&result.job)
                 .and_then(|job| job.peek())
-                .is_some_and(|job| job.spec().overlap != Overlap::Allow)
+                .is_some_and(|job| job.spec().places().is_some())
     }
 }

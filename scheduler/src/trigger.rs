@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::TimeDelta;
-use taskparty_common::fire::{FireId, Fired, Plan, TriggerRequest};
+use taskparty_common::fire::{FireId, Fired, Plan, Skipped, TriggerRequest};
 use taskparty_common::job::Overlap;
-use taskparty_common::outcome::{SkipReason, TriggerResult};
+use taskparty_common::outcome::{SkipReason, Trigger, TriggerResult};
 use taskparty_nats::consume::{Pull, PullConfig, Received};
 use taskparty_nats::lease::{self, Delivery};
 use taskparty_nats::subject::{Bucket, SCHEDULERS};
@@ -47,6 +47,8 @@ pub(crate) struct Triggers {
 /// What a trigger comes to.
 enum Decision {
     Fire(Arc<Definition>, Plan),
+    /// The job is paused, and takes none of this kind.
+    Paused(Arc<Definition>),
     /// There is no such job any more.
     JobGone,
     /// It belongs to a past of the job that is over.
@@ -105,8 +107,14 @@ impl Triggers {
     /// Fires one trigger; true when it is over.
     async fn fire(&self, trigger: TriggerRequest, delivery: &Delivery) -> bool {
         let id = FireId::trigger(trigger.job.clone(), trigger.id.clone());
+        let mut skipped = None;
         let (definition, plan) = match self.decide(&trigger).await {
             Decision::Fire(definition, plan) => (definition, plan),
+            Decision::Paused(definition) => {
+                let (reason, first) = (SkipReason::Paused, trigger.at);
+                skipped = Some(Skipped { reason, count: 1, first });
+                (definition, Plan::whole(1))
+            }
             Decision::JobGone => return self.refuse(id, trigger).await,
             Decision::Over => return true,
             Decision::Unknown => return false,
@@ -119,7 +127,7 @@ impl Triggers {
             fire_time: trigger.retry.as_ref().map_or(trigger.at, |retry| retry.fire_time),
             plan,
             instance: trigger.instance,
-            skipped: None,
+            skipped,
             params: trigger.params,
             until_next: Some(KEY_LIFE / 2),
             decided_until: None,
@@ -155,6 +163,11 @@ impl Triggers {
         let past = current.since().timestamp_millis();
         if trigger.since.is_some_and(|since| since.timestamp_millis() != past) {
             return Decision::Over;
+        }
+        // What somebody asks for works all the same.
+        let follows = trigger.trigger == Trigger::Dependency;
+        if follows && current.job.is_paused(self.firing.clock.now()) {
+            return Decision::Paused(current);
         }
         let Some(retry) = &trigger.retry else {
             let plan = Plan::whole(current.spec().shards.count().unwrap_or(1));
@@ -216,11 +229,7 @@ impl Triggers {
             fired_at: now,
             start_by: None,
             plan: retry.as_ref().map_or(plan, |retry| retry.plan.clone()),
-            skipped: Some(taskparty_common::fire::Skipped {
-                reason: SkipReason::Deleted,
-                count: 1,
-                first: trigger.at,
-            }),
+            skipped: Some(Skipped { reason: SkipReason::Deleted, count: 1, first: trigger.at }),
             definition: match retry {
                 Some(retry) => retry.definition,
                 None => serde_json::value::RawValue::NULL.to_owned(),

@@ -11,6 +11,7 @@ mod crash;
 mod decisions;
 mod executors;
 mod facts;
+mod follow;
 mod frozen;
 mod many;
 mod outage;

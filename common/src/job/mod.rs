@@ -62,6 +62,8 @@ pub struct JobSpec {
     pub overlap: Overlap,
     /// How many fires may wait under [`Overlap::Queue`]; past it they are skipped.
     pub queue_limit: u32,
+    /// Runs at once, over all executors; nothing: one, or with [`Overlap::Allow`] any number.
+    pub max_running: Option<u32>,
     /// What becomes of missed instants.
     pub misfire: Misfire,
     /// Attempts after the first.
@@ -74,6 +76,10 @@ pub struct JobSpec {
     pub start_deadline: Duration,
     /// How long a fire waits while there is no executor of the handler.
     pub no_executor_wait: Duration,
+    /// So many failed runs in a row pause the job; nothing: it goes on.
+    pub pause_after_failures: Option<u32>,
+    /// Jobs that are triggered when a run has succeeded, all shards of it.
+    pub then: Vec<JobId>,
     /// Which ends are alerts.
     pub alert: Vec<AlertWhen>,
     /// Words to select jobs by.
@@ -161,6 +167,15 @@ pub enum AlertWhen {
 }
 
 impl JobSpec {
+    /// How many runs of the job may go on at once; nothing: any number.
+    pub fn places(&self) -> Option<usize> {
+        match (self.max_running, self.overlap) {
+            (Some(most), _) => Some(usize::try_from(most).unwrap_or(usize::MAX)),
+            (None, Overlap::Allow) => None,
+            (None, _) => Some(1),
+        }
+    }
+
     /// The zone of the schedule, UTC without one.
     pub fn timezone(&self) -> &str {
         self.schedule.as_ref().map_or("UTC", |schedule| schedule.timezone().name())

@@ -11,7 +11,16 @@ use super::{
     schedule_field,
 };
 use crate::backoff::Retry;
-use crate::name::Handler;
+use crate::name::{Handler, JobId};
+
+/// The most runs of one job at once that can be asked for: all of them stand in one entry.
+const MAX_RUNNING: u32 = 1000;
+
+/// The most failed runs in a row that can be waited for.
+const MAX_FAILURES: u32 = 1000;
+
+/// The most jobs that can follow one.
+const MAX_THEN: usize = 32;
 
 const HOUR: Duration = Duration::from_secs(3600);
 const NAME: &str = "write a name of 1 to 64 letters, digits, '-' or '_'";
@@ -39,12 +48,21 @@ fn read_spec(mut fields: Fields<'_>) -> Option<JobSpec> {
     let shard_params = route::read_shard_params(&mut fields, &route, shards);
     let overlap = fields.choice("overlap", &Overlap::WORDS).unwrap_or_default();
     let queue_limit = fields.whole("queue_limit", 1..=10_000).unwrap_or(QUEUE_LIMIT);
+    let max_running = fields.whole("max_running", 1..=MAX_RUNNING);
+    if overlap == Overlap::Replace && max_running.is_some_and(|most| most > 1) {
+        fields.fail(
+            "max_running",
+            "under overlap: replace there is one run at a time; leave it away",
+        );
+    }
     let misfire = read_misfire(&mut fields);
     let retry = read_retry(&mut fields);
     let redeliveries = fields.whole("redeliveries", 0..=100).unwrap_or(2);
     let timeout = fields.read("timeout", read_timeout).unwrap_or(Some(HOUR));
     let start_deadline = fields.duration("start_deadline").unwrap_or(HOUR);
     let no_executor_wait = fields.duration("no_executor_wait").unwrap_or(Duration::from_secs(120));
+    let pause_after_failures = fields.whole("pause_after_failures", 1..=MAX_FAILURES);
+    let then = fields.read("then", |value| read_then(value, id.as_ref())).unwrap_or_default();
     let alert = read_alert(&mut fields);
     let labels = fields.read("labels", read_labels).unwrap_or_default();
     if timeout.is_some_and(|timeout| timeout.is_zero()) {
@@ -75,12 +93,15 @@ fn read_spec(mut fields: Fields<'_>) -> Option<JobSpec> {
         shard_params,
         overlap,
         queue_limit,
+        max_running,
         misfire,
         retry,
         redeliveries,
         timeout,
         start_deadline,
         no_executor_wait,
+        pause_after_failures,
+        then,
         alert,
         labels,
     })
@@ -88,13 +109,8 @@ fn read_spec(mut fields: Fields<'_>) -> Option<JobSpec> {
 
 /// Fields that are promised and not built yet: refused, never ignored.
 fn refuse_not_yet(fields: &mut Fields<'_>) {
-    let defaults: [(&'static str, Value); 5] = [
-        ("priority", Value::from(5)),
-        ("max_running", Value::Null),
-        ("rate", Value::Null),
-        ("pause_after_failures", Value::Null),
-        ("then", Value::Array(Vec::new())),
-    ];
+    let defaults: [(&'static str, Value); 2] =
+        [("priority", Value::from(5)), ("rate", Value::Null)];
     for (field, default) in defaults {
         if fields.raw(field).is_some_and(|value| *value != default) {
             fields.fail(
@@ -103,6 +119,28 @@ fn refuse_not_yet(fields: &mut Fields<'_>) {
             );
         }
     }
+}
+
+/// The jobs that follow. Whether they exist, and lead back here, only shows when the job is saved.
+fn read_then(value: &Value, own: Option<&JobId>) -> Result<Vec<JobId>, String> {
+    let Value::Array(items) = value else {
+        return Err("write a list of ids of jobs, as [send-report]".into());
+    };
+    if items.len() > MAX_THEN {
+        return Err(format!("it has {} jobs, the limit is {MAX_THEN}", items.len()));
+    }
+    let mut then = Vec::with_capacity(items.len());
+    for item in items {
+        let id = JobId::new(string(item)?).map_err(|error| error.to_string())?;
+        if Some(&id) == own {
+            return Err("a job cannot follow itself".into());
+        }
+        if then.contains(&id) {
+            return Err(format!("{id} is in it twice"));
+        }
+        then.push(id);
+    }
+    Ok(then)
 }
 
 fn read_params(value: &Value) -> Result<Value, String> {

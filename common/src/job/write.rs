@@ -50,6 +50,9 @@ impl JobSpec {
         if self.queue_limit != plain.queue_limit {
             put("queue_limit", json!(self.queue_limit));
         }
+        if let Some(most) = self.max_running {
+            put("max_running", json!(most));
+        }
         if self.misfire != plain.misfire {
             put("misfire", misfire_json(&self.misfire, &plain.misfire));
         }
@@ -67,6 +70,12 @@ impl JobSpec {
         }
         if self.no_executor_wait != plain.no_executor_wait {
             put("no_executor_wait", json!(format(self.no_executor_wait)));
+        }
+        if let Some(failures) = self.pause_after_failures {
+            put("pause_after_failures", json!(failures));
+        }
+        if !self.then.is_empty() {
+            put("then", json!(self.then));
         }
         if self.alert != plain.alert {
             put(
@@ -97,12 +106,15 @@ impl JobSpec {
             shard_params: Vec::new(),
             overlap: Overlap::default(),
             queue_limit: QUEUE_LIMIT,
+            max_running: None,
             misfire: Misfire::default(),
             retry: Retry::default(),
             redeliveries: 2,
             timeout: Some(hour),
             start_deadline: hour,
             no_executor_wait: std::time::Duration::from_secs(120),
+            pause_after_failures: None,
+            then: Vec::new(),
             alert: vec![super::AlertWhen::Failed],
             labels: std::collections::BTreeMap::new(),
         }

@@ -10,6 +10,7 @@ use super::confirm::confirm;
 use super::definitions::{Stored, Written};
 use super::diff::diff;
 use super::problem::{Code, Problem, ProblemField};
+use super::then;
 use super::wire::{Applied, AppliedAll, Apply, Change, Confirmation};
 
 /// More jobs in one request are refused: the command line sends them in pieces.
@@ -22,9 +23,9 @@ const SHOWN: usize = 5;
 const TRIES: usize = 5;
 
 /// A spec with what the leader has for its job.
-struct Planned {
-    spec: JobSpec,
-    stored: Stored,
+pub(super) struct Planned {
+    pub(super) spec: JobSpec,
+    pub(super) stored: Stored,
 }
 
 /// Saves the jobs of `request`.
@@ -43,6 +44,7 @@ pub(super) async fn apply(api: &Api, request: Apply) -> Result<AppliedAll, Probl
         errors.extend(check_schedule(&spec, &stored, now));
         plans.push(Planned { spec, stored });
     }
+    errors.extend(then::check(api, &plans).await?);
     if !errors.is_empty() {
         return Err(all(errors));
     }

@@ -21,6 +21,7 @@ mod logs;
 mod problem;
 mod runs;
 mod service;
+mod then;
 mod topology;
 mod trigger;
 pub mod wire;

@@ -18,16 +18,17 @@ use crate::overlap;
 /// What the last seen entry of a job says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seen {
-    active: bool,
+    active: usize,
     waiting: bool,
     /// A run has its place and is to be dispatched.
     due: bool,
 }
 
 impl Seen {
-    /// Whether a run can be given a place, or has one and is to be dispatched.
-    fn is_open(&self) -> bool {
-        self.due || (self.waiting && !self.active)
+    /// Whether a run can be given a place, of `most` that there are, or has one and is to be
+    /// dispatched.
+    fn is_open(&self, most: usize) -> bool {
+        self.due || (self.waiting && self.active < most)
     }
 }
 
@@ -45,24 +46,31 @@ impl Waiting {
     /// The entry of `job` is so now; nothing: it is gone.
     pub(super) fn take_in(&mut self, job: JobId, places: Option<&Places>) {
         let seen = places.map(|places| Seen {
-            active: !places.active.is_empty(),
+            active: places.active.len(),
             waiting: !places.waiting.is_empty(),
             due: places.due().next().is_some(),
         });
-        match seen.filter(|seen| seen.active || seen.waiting) {
+        match seen.filter(|seen| seen.active > 0 || seen.waiting) {
             Some(seen) => self.seen.insert(job, seen),
             None => self.seen.remove(&job),
         };
     }
 
     /// Whether a run of `job` goes on or waits.
-    pub(super) fn is_busy(&self, job: &JobId) -> bool {
+    pub(super) fn is_known(&self, job: &JobId) -> bool {
         self.seen.contains_key(job)
     }
 
-    /// Whether something is to be done for `job`; then it counts as being done.
-    pub(super) fn begin(&mut self, job: &JobId) -> bool {
-        self.seen.get(job).is_some_and(Seen::is_open) && self.busy.insert(job.clone())
+    /// Whether a further run of `job` has to wait, when there are places for `most`.
+    pub(super) fn is_full(&self, job: &JobId, most: usize) -> bool {
+        self.seen.get(job).is_some_and(|seen| seen.waiting || seen.active >= most)
+    }
+
+    /// Whether something is to be done for `job`, of which `most` runs may go on at once; then it
+    /// counts as being done.
+    pub(super) fn begin(&mut self, job: &JobId, most: usize) -> bool {
+        let open = self.seen.get(job).is_some_and(|seen| seen.is_open(most));
+        open && self.busy.insert(job.clone())
     }
 
     /// Whether runs of `job`, which is gone, wait; then they count as being ended.
@@ -76,10 +84,11 @@ impl Waiting {
         self.busy.remove(job);
     }
 
-    /// The jobs for which something is to be done.
+    /// The jobs for which something may be to be done.
     pub(super) fn open(&self) -> Vec<JobId> {
-        let open =
-            self.seen.iter().filter(|(job, seen)| seen.is_open() && !self.busy.contains(*job));
+        let may =
+            |(job, seen): &(&JobId, &Seen)| (seen.due || seen.waiting) && !self.busy.contains(*job);
+        let open = self.seen.iter().filter(may);
         open.map(|(job, _)| job.clone()).collect()
     }
 
@@ -103,12 +112,18 @@ impl Engine {
         self.firing.queues.remember(&job, &entry, places.as_ref());
         self.waiting.take_in(job.clone(), places.as_ref());
         self.look_after_waiting(&job);
-        if !self.waiting.is_busy(&job)
+        if !self.waiting.is_full(&job, self.places_of(&job))
             && let Some(due) = self.waiting.let_go(&job)
         {
             self.under_way.end(due);
             self.arm(&job);
         }
+    }
+
+    /// How many runs of `job` may go on at once, as it is now.
+    fn places_of(&self, job: &JobId) -> usize {
+        let known = self.jobs.get(job).and_then(|kept| kept.peek());
+        known.map_or(1, |definition| definition.spec().places().unwrap_or(usize::MAX))
     }
 
     /// Gives waiting runs of `job` their places, if it is this member's; ends them if it is gone.
@@ -120,9 +135,10 @@ impl Engine {
         // What is left undone is found again at the next tick.
         let (firing, job) = (self.firing.clone(), job.clone());
         if self.jobs.exists(&job) {
-            if self.waiting.begin(&job) {
+            let most = self.places_of(&job);
+            if self.waiting.begin(&job, most) {
                 self.tasks.spawn(async move {
-                    firing.promote(&job).await;
+                    firing.promote(&job, most).await;
                     Happening::LookedAfter(job)
                 });
             }
@@ -137,7 +153,7 @@ impl Engine {
     /// Whether the missed instants of `job` wait: an earlier run goes on, and all are to run in
     /// turn. They take no lock before it is their turn, so that none is dropped.
     pub(super) fn must_wait(&mut self, job: &JobId, now: DateTime<Utc>) -> bool {
-        if !self.waiting.is_busy(job) {
+        if !self.waiting.is_known(job) || !self.waiting.is_full(job, self.places_of(job)) {
             return false;
         }
         let Some(scheduled) = self.scheduled.get_mut(job) else { return false };
@@ -169,17 +185,17 @@ mod tests {
         places.admit(Uuid::from_u128(1), 1, wait);
         places.admit(Uuid::from_u128(2), 1, wait);
         waiting.take_in(job.clone(), Some(&places));
-        assert!(waiting.is_busy(&job) && !waiting.begin(&job));
+        assert!(waiting.is_full(&job, 1) && !waiting.begin(&job, 1));
         places.release(Uuid::from_u128(1));
         waiting.take_in(job.clone(), Some(&places));
-        assert!(waiting.begin(&job) && !waiting.begin(&job), "once at a time");
+        assert!(waiting.begin(&job, 1) && !waiting.begin(&job, 1), "once at a time");
         waiting.end(&job);
         places.promote(1);
         waiting.take_in(job.clone(), Some(&places));
-        assert!(waiting.begin(&job), "due");
+        assert!(waiting.begin(&job, 1), "due");
         places.dispatched(Uuid::from_u128(2));
         places.release(Uuid::from_u128(2));
         waiting.take_in(job.clone(), Some(&places));
-        assert!(!waiting.is_busy(&job) && waiting.open().is_empty());
+        assert!(!waiting.is_full(&job, 1) && waiting.open().is_empty());
     }
 }

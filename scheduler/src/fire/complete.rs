@@ -11,7 +11,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use taskparty_common::dispatch::ResultRecord;
 use taskparty_common::fire::{FireId, Fired, Identity, Intent};
-use taskparty_common::job::{JobSpec, MisfirePolicy, Overlap};
+use taskparty_common::job::{JobSpec, MisfirePolicy};
 use taskparty_nats::history::{self, ReadError, Start};
 use uuid::Uuid;
 
@@ -111,8 +111,7 @@ impl Firing {
         if !done.is_empty() {
             return Ok(true);
         }
-        if spec.overlap != Overlap::Allow && self.queues.has_queued(&intent.job, intent.run).await?
-        {
+        if spec.places().is_some() && self.queues.has_queued(&intent.job, intent.run).await? {
             return Ok(true);
         }
         let names = self.nats().names();

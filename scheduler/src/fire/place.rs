@@ -39,7 +39,7 @@ pub(super) enum Place {
 
 /// Whether a fire with this plan needs a place: a retry has its run's.
 pub(super) fn asks_for_place(spec: &JobSpec, plan: &Plan) -> bool {
-    spec.overlap != Overlap::Allow && plan.only.is_none()
+    spec.places().is_some() && plan.only.is_none()
 }
 
 /// Where the run of a fire is that was locked a while ago.
@@ -162,16 +162,16 @@ impl Firing {
         self.publisher().publish_within(draft, PATIENCE).await.map(drop)
     }
 
-    /// Gives free places of `job` to runs that wait, and dispatches them. What cannot be done now
-    /// is left as it is, for the next call.
-    pub(crate) async fn promote(&self, job: &JobId) {
-        if let Err(error) = self.try_promote(job).await {
+    /// Gives free places of `job`, of `most` that there are, to runs that wait, and dispatches them.
+    /// What cannot be done now is left as it is, for the next call.
+    pub(crate) async fn promote(&self, job: &JobId, most: usize) {
+        if let Err(error) = self.try_promote(job, most).await {
             tracing::warn!(%job, %error, "Waiting runs are not promoted; it is tried again.");
         }
     }
 
-    async fn try_promote(&self, job: &JobId) -> Result<(), BucketError> {
-        let (new, left) = self.queues.promote(job).await?;
+    async fn try_promote(&self, job: &JobId, most: usize) -> Result<(), BucketError> {
+        let (new, left) = self.queues.promote(job, most).await?;
         fail_point!("fire.after_promoted");
         for run in new {
             self.start_waiter(job, run, Start::Fresh).await?;

@@ -10,6 +10,11 @@ pub(super) fn alert(run: Uuid, round: u32) -> String {
     }
 }
 
+/// The id of the alert that a job is paused after this run.
+pub(super) fn paused(run: Uuid) -> String {
+    format!("{run}.paused")
+}
+
 /// The id of the alert that messages were set aside, from the sequence of the first.
 pub(super) fn set_aside(seq: u64) -> String {
     format!("set_aside.{seq}")

@@ -15,12 +15,14 @@
 //! | `consume` | pulling, holding while SQL is down, acking |
 //! | `outbox` | publishing decisions |
 //! | `stop` | runs that are to stop, asked again until they have |
+//! | `follow` | jobs that follow on a success, pauses after failures |
 //! | `sweep` | what never started, never reported, never came |
 //! | `term` | who writes, and into which store |
 
 mod batch;
 mod consume;
 mod event;
+mod follow;
 mod ids;
 mod outage;
 mod outbox;

@@ -19,7 +19,8 @@ use taskparty_nats::publish::Draft;
 use taskparty_nats::subject::Names;
 use tokio_util::sync::CancellationToken;
 
-use super::Parts;
+use super::policy::Policy;
+use super::{Parts, follow};
 use crate::alarm::TRIGGERS_FULL;
 use crate::store::{OutboxKind, Posting, StoreError};
 
@@ -135,6 +136,9 @@ async fn publish(parts: &Parts, posting: &Posting) -> Result<(), Put> {
         // It was only late: it has fired by now, or has ended.
         return Ok(());
     }
+    if posting.kind == OutboxKind::Strike {
+        return Ok(follow::strike(parts, posting).await?);
+    }
     if posting.kind != OutboxKind::Alert
         && let Err(full) = parts.triggers_room.check().await
     {
@@ -142,7 +146,8 @@ async fn publish(parts: &Parts, posting: &Posting) -> Result<(), Put> {
         return Err(full.into());
     }
     let draft = match posting.kind {
-        OutboxKind::Release => None,
+        OutboxKind::Release | OutboxKind::Strike => None,
+        OutboxKind::Then => follow::then(parts, posting).await?,
         OutboxKind::Retry | OutboxKind::Turn => retry(names, posting),
         OutboxKind::Next => next(names, posting),
         OutboxKind::Alert => alert(names, posting),
@@ -168,7 +173,8 @@ async fn release(parts: &Parts, posting: &Posting) -> Result<(), Put> {
 /// a run that has ended never gets that again.
 async fn take_turn(parts: &Parts, posting: &Posting) -> Result<(), Put> {
     let run = posting.run.as_ref().ok_or("its run is not in the history")?;
-    match parts.queues.turn(&run.job, place_id(run.id, run.round)).await? {
+    let most = posting.definition.as_deref().and_then(Policy::places_of).unwrap_or(1);
+    match parts.queues.turn(&run.job, place_id(run.id, run.round), most).await? {
         Admission::Waiting | Admission::Overlap | Admission::QueueFull => Err(Put::Off),
         // Given back already: its job was deleted, and who fires it says so.
         Admission::Active | Admission::Promoted | Admission::Ended => Ok(()),

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 use taskparty_common::backoff::Retry;
-use taskparty_common::job::{AlertWhen, JobSpec, Overlap, Unknown};
+use taskparty_common::job::{AlertWhen, JobSpec, Unknown};
+use taskparty_common::name::JobId;
 use taskparty_common::schedule::Timing;
 
 use crate::store::Digest;
@@ -28,6 +29,10 @@ pub struct Policy {
     pub fixed_delay: Option<Duration>,
     /// A run of the job holds a place until it has ended.
     pub holds_place: bool,
+    /// The jobs that follow on a success.
+    pub then: Vec<JobId>,
+    /// Failed runs in a row pause the job.
+    pub counts_failures: bool,
 }
 
 impl Default for Policy {
@@ -41,6 +46,8 @@ impl Default for Policy {
             no_executor_wait: Duration::from_secs(120),
             fixed_delay: None,
             holds_place: false,
+            then: Vec::new(),
+            counts_failures: false,
         }
     }
 }
@@ -64,6 +71,13 @@ impl Policy {
         }
     }
 
+    /// How many runs may go on at once by a definition's text; nothing: any number, or it cannot be
+    /// read.
+    pub fn places_of(definition: &str) -> Option<usize> {
+        let value = serde_json::from_str(definition).ok()?;
+        JobSpec::from_json(&value, Unknown::Ignore).ok()?.places()
+    }
+
     /// The policy of a spec.
     pub fn of(spec: &JobSpec) -> Self {
         let fixed_delay = spec.schedule.as_ref().and_then(|schedule| match schedule.timing() {
@@ -77,7 +91,9 @@ impl Policy {
             timeout: spec.timeout,
             no_executor_wait: spec.no_executor_wait,
             fixed_delay,
-            holds_place: spec.overlap != Overlap::Allow,
+            holds_place: spec.places().is_some(),
+            then: spec.then.clone(),
+            counts_failures: spec.pause_after_failures.is_some(),
         }
     }
 }

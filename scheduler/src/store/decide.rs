@@ -68,7 +68,7 @@ struct Posted {
 
 impl Posted {
     fn of(decision: &Decision) -> Self {
-        use taskparty_common::fire::{next_id, retry_id};
+        use taskparty_common::fire::{next_id, retry_id, then_id};
         match decision {
             Decision::Retry { run, shard, attempt, due } => Self {
                 id: retry_id(*run, *shard, *attempt),
@@ -85,6 +85,22 @@ impl Posted {
                 shard: None,
                 attempt: None,
                 due: Some(*due),
+            },
+            Decision::Then { run, job, due } => Self {
+                id: format!("{}.{job}", then_id(*run)),
+                kind: OutboxKind::Then,
+                run: Some(*run),
+                shard: None,
+                attempt: None,
+                due: Some(*due),
+            },
+            Decision::Strike { run } => Self {
+                id: format!("{run}.strike"),
+                kind: OutboxKind::Strike,
+                run: Some(*run),
+                shard: None,
+                attempt: None,
+                due: None,
             },
             Decision::Again { run, due } => Self {
                 id: format!("{run}.again"),

@@ -27,6 +27,10 @@ pub enum OutboxKind {
     Again,
     /// A retry by hand, as soon as its run has a place anew.
     Turn,
+    /// The trigger of a job that follows; its id ends with the job.
+    Then,
+    /// A failed run counts, and may pause its job.
+    Strike,
 }
 
 impl OutboxKind {
@@ -39,13 +43,23 @@ impl OutboxKind {
             Self::Release => "release",
             Self::Again => "again",
             Self::Turn => "turn",
+            Self::Then => "then",
+            Self::Strike => "strike",
         }
     }
 
     fn from_word(word: &str) -> Option<Self> {
-        [Self::Retry, Self::Next, Self::Alert, Self::Release, Self::Again, Self::Turn]
-            .into_iter()
-            .find(|kind| kind.as_str() == word)
+        const ALL: [OutboxKind; 8] = [
+            OutboxKind::Retry,
+            OutboxKind::Next,
+            OutboxKind::Alert,
+            OutboxKind::Release,
+            OutboxKind::Again,
+            OutboxKind::Turn,
+            OutboxKind::Then,
+            OutboxKind::Strike,
+        ];
+        ALL.into_iter().find(|kind| kind.as_str() == word)
     }
 }
 

@@ -323,7 +323,7 @@ impl Then {
 pub struct AlertPart {
     /// Its id: the same alert decided twice has the same.
     pub id: String,
-    /// What happened: `failed`, `set_aside`.
+    /// What happened: `failed`, `paused`, `set_aside`.
     pub kind: &'static str,
     /// The job; none when it is about no job.
     pub job: Option<JobId>,
@@ -383,6 +383,20 @@ pub enum Decision {
         run: Uuid,
         /// When the next is due.
         due: DateTime<Utc>,
+    },
+    /// Trigger a job that follows on the success of this one.
+    Then {
+        /// The run that succeeded.
+        run: Uuid,
+        /// The job that follows.
+        job: JobId,
+        /// When it was decided.
+        due: DateTime<Utc>,
+    },
+    /// Pause the job, if this was the last of too many failed runs in a row.
+    Strike {
+        /// The run that failed.
+        run: Uuid,
     },
     /// Trigger a planned run whose trigger is gone.
     Again {

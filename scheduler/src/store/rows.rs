@@ -166,7 +166,7 @@ pub struct AttemptRow {
 pub struct AlertRow {
     /// Its id.
     pub id: String,
-    /// What happened: `failed`, `set_aside`.
+    /// What happened: `failed`, `paused`, `set_aside`.
     pub kind: String,
     /// The job; absent when it is about none.
     pub job: Option<JobId>,

@@ -258,6 +258,8 @@ async fn no_list_and_no_question_of_the_sweep_walks_or_sorts_all_runs() {
     questions.push(watch::TARGETS.to_owned());
     questions.push(watch::to_stop_sql());
     questions.push(watch::last_of_chain_sql());
+    questions.push(watch::last_ends_sql());
+    questions.push(watch::in_state_sql("scheduled", "id <"));
     for sql in questions {
         let rows = sqlx::query_as::<_, (i64, i64, i64, String)>(AssertSqlSafe(format!(
             "EXPLAIN QUERY PLAN {sql}"

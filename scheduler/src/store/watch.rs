@@ -149,6 +149,30 @@ impl Store {
         rows.iter().map(|row| Ok(load::run(row)?.0)).collect()
     }
 
+    /// Whether the last `count` runs of `job` since `since` that ended by themselves all failed. What
+    /// was left out or cancelled does not count.
+    pub(crate) async fn all_failed(
+        &self,
+        job: &JobId,
+        since: DateTime<Utc>,
+        count: u32,
+    ) -> Result<bool, StoreError> {
+        let rows = sqlx::query(AssertSqlSafe(last_ends_sql()))
+            .bind(job.as_str().to_owned())
+            .bind(ms(since))
+            .bind(i64::from(count))
+            .fetch_all(self.readers())
+            .await?;
+        let mut ends = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let mut c = Columns::of(row);
+            ends.push((c.uuid()?, c.parsed(RunState::from_word)?));
+        }
+        ends.sort_unstable_by_key(|(run, _)| std::cmp::Reverse(*run));
+        ends.truncate(count as usize);
+        Ok(ends.len() == count as usize && ends.iter().all(|(_, state)| state.is_failure()))
+    }
+
     /// Those of `runs` that have ended.
     pub(crate) async fn ended(&self, runs: &[Uuid]) -> Result<HashSet<Uuid>, StoreError> {
         let mut ended = HashSet::new();
@@ -253,6 +277,18 @@ pub(super) fn to_stop_sql() -> String {
 
 fn open_attempts_sql() -> String {
     format!("SELECT {ATTEMPT} FROM attempts WHERE run = $1 AND outcome IS NULL")
+}
+
+pub(super) fn last_ends_sql() -> String {
+    let counts = |state: &RunState| state.is_failure() || *state == RunState::Succeeded;
+    let part = |state: &RunState| {
+        format!(
+            "SELECT * FROM (SELECT id, state FROM runs WHERE job = $1 AND state = '{state}' AND \
+             since = $2 ORDER BY id DESC LIMIT $3) AS of_{state}"
+        )
+    };
+    let states = RunState::ALL.iter().map(|(_, state)| state).filter(|state| counts(state));
+    states.map(part).collect::<Vec<_>>().join(" UNION ALL ")
 }
 
 pub(super) fn last_of_chain_sql() -> String {

@@ -113,6 +113,17 @@ fn finish(run: &mut Run, setting: &Setting<'_>, effect: &mut Effect) {
     if run.state.is_failure() && setting.policy.alert_failed {
         effect.decisions.push(Decision::Alert(alert(run, setting.now)));
     }
+    if run.state.is_failure() && setting.policy.counts_failures {
+        effect.decisions.push(Decision::Strike { run: run.id });
+    }
+    if run.state == RunState::Succeeded {
+        let then = setting.policy.then.iter().cloned();
+        effect.decisions.extend(then.map(|job| Decision::Then {
+            run: run.id,
+            job,
+            due: setting.now,
+        }));
+    }
     // What was left out had no place, unless it had waited for one.
     if setting.policy.holds_place {
         effect.decisions.push(Decision::Release { run: run.id, round: run.round });

@@ -367,3 +367,19 @@ fn a_run_that_waited_its_turn_gives_its_place_back_once_in_whatever_order_it_was
         assert_eq!(decisions, [Decision::Release { run: run_id(), round: 0 }], "{order:?}");
     }
 }
+
+#[test]
+fn jobs_follow_when_all_shards_have_succeeded_and_only_then() {
+    let then = vec![JobId::new("report").unwrap(), JobId::new("mail").unwrap()];
+    let policy = Policy { then: then.clone(), counts_failures: true, ..policy(0) };
+    let succeeded = |shard| ended(shard, 1, Outcome::Succeeded);
+    let events = [fired(2, TriggerResult::Dispatched), succeeded(0)];
+    assert_eq!(after_all(&events, &policy).1, []);
+    let (_, decisions) = after_all(&[events.as_slice(), &[succeeded(1)]].concat(), &policy);
+    let follow = |job: &JobId| matches!(decisions.iter().find(|d| matches!(d, Decision::Then { job: to, .. } if to == job)), Some(Decision::Then { run, .. }) if *run == run_id());
+    assert!(decisions.len() == 2 && then.iter().all(follow), "{decisions:?}");
+    let failed = [events.as_slice(), &[ended(1, 1, Outcome::Failed)]].concat();
+    let (_, decisions) = after_all(&failed, &policy);
+    assert!(decisions.contains(&Decision::Strike { run: run_id() }), "{decisions:?}");
+    assert!(!decisions.iter().any(|d| matches!(d, Decision::Then { .. })), "{decisions:?}");
+}
