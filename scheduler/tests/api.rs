@@ -401,6 +401,7 @@ async fn the_topology_lists_what_jobs_and_executors_name_and_makes_it_on_demand(
         "TASKPARTY_DISPATCH_order-service/settle",
         "TASKPARTY_DISPATCH_mail",
         "TASKPARTY_DISPATCH_mail/send",
+        "TASKPARTY_DISPATCH_mail/on_m1",
     ];
     let states = async |verb: &str| {
         let shown = rig.ask("topology", verb, json!({})).await.unwrap();
@@ -410,8 +411,8 @@ async fn the_topology_lists_what_jobs_and_executors_name_and_makes_it_on_demand(
             item.unwrap_or_else(|| panic!("{name}: {shown}"))["state"].as_str().unwrap().to_owned()
         })
     };
-    assert_eq!(states("show").await, ["later", "later", "missing", "missing"]);
-    assert_eq!(states("apply").await, ["created"; 4]);
-    assert_eq!(states("show").await, ["ok"; 4]);
+    assert_eq!(states("show").await, ["later", "later", "missing", "missing", "missing"]);
+    assert_eq!(states("apply").await, ["created"; 5]);
+    assert_eq!(states("show").await, ["ok"; 5]);
     rig.stop().await;
 }

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use taskparty_common::name::{App, Handler};
+use taskparty_common::name::{App, Handler, Instance};
 use taskparty_nats::history::{ReadError, consumer_info};
-use taskparty_nats::topology::{Difference, Outcome, TopologyError};
+use taskparty_nats::subject::on_instance;
+use taskparty_nats::topology::{Definition, Difference, Outcome, TopologyError};
 
 use super::definitions::unreadable;
 use super::problem::{Code, Problem};
@@ -24,7 +25,7 @@ pub(super) async fn show(api: &Api, _: Nothing) -> Result<Topology, Problem> {
         items.add(&difference, if missing { "missing" } else { "different" }, None);
     }
     for absent in work.absent(api).await? {
-        let state = if work.live.contains(&absent.handler) { "missing" } else { LATER };
+        let state = if work.live.contains(&absent.whose) { "missing" } else { LATER };
         items.set(api, &absent, state);
     }
     Ok(items.page())
@@ -35,10 +36,13 @@ pub(super) async fn apply(api: &Api, _: Nothing) -> Result<Topology, Problem> {
     let work = Work::known(api).await?;
     let mut items = Items::expected(api, &work);
     for absent in work.absent(api).await? {
-        let (app, handler) = &absent.handler;
         // It may have been there before, and been deleted by somebody.
-        api.topology.forget(app);
-        api.topology.ensure_handler(app, handler).await.map_err(problem)?;
+        api.topology.forget(absent.whose.app());
+        let made = match &absent.whose {
+            Whose::Handler(app, handler) => api.topology.ensure_handler(app, handler).await,
+            Whose::Instance(app, instance) => api.topology.ensure_instance(app, instance).await,
+        };
+        made.map_err(problem)?;
         items.set(api, &absent, "created");
     }
     for applied in api.topology.apply().await.map_err(problem)? {
@@ -53,25 +57,50 @@ pub(super) async fn apply(api: &Api, _: Nothing) -> Result<Topology, Problem> {
     Ok(items.page())
 }
 
-/// The handlers that somebody runs, or that a job names.
+/// Whose work a consumer has.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Whose {
+    Handler(App, Handler),
+    Instance(App, Instance),
+}
+
+impl Whose {
+    fn app(&self) -> &App {
+        match self {
+            Self::Handler(app, _) | Self::Instance(app, _) => app,
+        }
+    }
+
+    /// The consumer, as it should be.
+    fn consumer(&self, api: &Api) -> Definition {
+        match self {
+            Self::Handler(app, handler) => api.topology.expected_handler(app, handler),
+            Self::Instance(app, instance) => api.topology.expected_instance(app, instance),
+        }
+    }
+}
+
+/// The handlers that somebody runs, or that a job names; and the live executors.
 struct Work {
-    named: BTreeSet<(App, Handler)>,
-    /// Those of live executors: the scheduler has made their consumers by now.
-    live: BTreeSet<(App, Handler)>,
+    named: BTreeSet<Whose>,
+    /// Those that are live: the scheduler has made their consumers by now.
+    live: BTreeSet<Whose>,
 }
 
 impl Work {
     async fn known(api: &Api) -> Result<Self, Problem> {
         let executors = live::executors(api, Nothing {}).await?.items;
-        let live: BTreeSet<(App, Handler)> = executors
-            .into_iter()
-            .flat_map(|entry| entry.handlers.into_keys().map(move |name| (entry.app.clone(), name)))
-            .collect();
+        let mut live = BTreeSet::new();
+        for entry in executors {
+            let app = entry.app;
+            live.extend(entry.handlers.into_keys().map(|name| Whose::Handler(app.clone(), name)));
+            live.insert(Whose::Instance(app, entry.instance));
+        }
         let mut named = live.clone();
         for stored in api.definitions.all().await?.into_values() {
             // A broken definition names nothing that is sure.
             if let Some(Ok(job)) = stored.job() {
-                named.insert((job.spec.app, job.spec.handler));
+                named.insert(Whose::Handler(job.spec.app, job.spec.handler));
             }
         }
         Ok(Self { named, live })
@@ -80,27 +109,31 @@ impl Work {
     /// Those whose consumer is not there.
     async fn absent(&self, api: &Api) -> Result<Vec<Absent>, Problem> {
         let mut absent = Vec::new();
-        for (app, handler) in &self.named {
-            let name = api.nats.names().dispatch_stream(app);
-            let what = match consumer_info(api.nats.js(), &name, handler.as_str()).await {
+        for whose in &self.named {
+            let name = api.nats.names().dispatch_stream(whose.app());
+            let consumer = match whose {
+                Whose::Handler(_, handler) => handler.to_string(),
+                Whose::Instance(_, instance) => on_instance(instance),
+            };
+            let what = match consumer_info(api.nats.js(), &name, &consumer).await {
                 Ok(Some(_)) => continue,
                 Ok(None) => Part::Consumer,
                 Err(ReadError::NoStream(_)) => Part::StreamToo,
                 Err(error) => return Err(unreadable(error)),
             };
-            absent.push(Absent { handler: (app.clone(), handler.clone()), what });
+            absent.push(Absent { whose: whose.clone(), what });
         }
         Ok(absent)
     }
 }
 
-/// A handler whose consumer is not there.
+/// A consumer that is not there.
 struct Absent {
-    handler: (App, Handler),
+    whose: Whose,
     what: Part,
 }
 
-/// What of a handler is not there.
+/// What is not there.
 #[derive(PartialEq, Eq)]
 enum Part {
     Consumer,
@@ -119,22 +152,21 @@ impl Items {
         for definition in api.topology.expected() {
             items.get(&definition.kind.to_string(), &definition.name);
         }
-        for (app, handler) in &work.named {
-            let stream = api.topology.expected_app(app);
+        for whose in &work.named {
+            let stream = api.topology.expected_app(whose.app());
             items.get(&stream.kind.to_string(), &stream.name);
-            let consumer = api.topology.expected_handler(app, handler);
+            let consumer = whose.consumer(api);
             items.get(&consumer.kind.to_string(), &consumer.name);
         }
         items
     }
 
-    /// What is not there of a handler is in `state`.
+    /// What is not there is in `state`.
     fn set(&mut self, api: &Api, absent: &Absent, state: &str) {
-        let (app, handler) = &absent.handler;
-        let consumer = api.topology.expected_handler(app, handler);
+        let consumer = absent.whose.consumer(api);
         self.get(&consumer.kind.to_string(), &consumer.name).state = state.into();
         if absent.what == Part::StreamToo {
-            let stream = api.topology.expected_app(app);
+            let stream = api.topology.expected_app(absent.whose.app());
             self.get(&stream.kind.to_string(), &stream.name).state = state.into();
         }
     }
