@@ -119,7 +119,7 @@ fn calls() -> Vec<(String, Vec<String>)> {
 #[tokio::test]
 async fn every_command_and_flag_in_the_documentation_exists() {
     let desk = Desk::new();
-    let nouns = ["job", "run", "executor", "scheduler", "topology"];
+    let nouns = ["job", "run", "executor", "scheduler", "topology", "bench"];
     let mut helps: BTreeMap<Vec<String>, String> = BTreeMap::new();
     for (place, call) in calls() {
         let depth = if nouns.contains(&call[0].as_str()) { 2 } else { 1 };
