@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 pub use self::plan::Plan;
+use crate::backfill::Backfill;
 use crate::name::{App, Handler, Instance, JobId, Prefix};
 use crate::outcome::{SkipReason, Trigger, TriggerResult};
 
@@ -242,6 +243,9 @@ pub struct TriggerRequest {
     /// What this run does while an earlier one goes on, whatever the job says: the word of a policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overlap: Option<String>,
+    /// It is not one trigger, but many, each in its turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backfill: Option<Backfill>,
     /// For a retry: the frozen run that it goes on with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetryOf>,

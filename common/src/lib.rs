@@ -5,6 +5,7 @@
 //! API, the scheduler and the executors share it.
 
 pub mod ask;
+pub mod backfill;
 pub mod backoff;
 pub mod dispatch;
 pub mod duration;

@@ -147,6 +147,11 @@ impl Names {
         self.delay(&format!("at.{job}.{trigger}"))
     }
 
+    /// What is left of a backfill of a job, until its next step; publishing again replaces it.
+    pub fn backfill_delay(&self, job: &JobId, id: &str) -> String {
+        self.delay(&format!("backfill.{job}.{id}"))
+    }
+
     /// The next run of a fixed-delay job; publishing again replaces it.
     pub fn next_delay(&self, job: &JobId) -> String {
         format!("{}.delay.next.{job}", self.prefix)

@@ -6,6 +6,7 @@
 mod alarm;
 pub mod api;
 pub mod audit;
+mod backfill;
 mod consumers;
 mod cursor;
 mod definition;

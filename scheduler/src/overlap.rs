@@ -115,6 +115,11 @@ impl Queues {
         .await
     }
 
+    /// Whether any run of a job goes on or waits.
+    pub(crate) async fn is_busy(&self, job: &JobId) -> Result<bool, BucketError> {
+        self.change(job, |places| (places.is_busy(), Changed::No)).await
+    }
+
     /// Lets a run wait again that nobody knows of any more.
     pub(crate) async fn wait_again(&self, id: &FireId, intent: &Intent) -> Result<(), BucketError> {
         self.change(&intent.job, |places| ((), places.wait_again(intent.run).into())).await?;
@@ -141,13 +146,14 @@ impl Queues {
         };
         let most = spec.places().unwrap_or(usize::MAX);
         self.change(&spec.id, |places| {
-            let before = (places.active.len(), places.waiting.len());
+            let before = (places.active.len(), places.waiting.len(), places.leaving.len());
             let admission = places.admit(run, most, when_full);
             let replaced = match when_full {
                 WhenFull::Replace => places.replaced_by(run),
                 WhenFull::Wait { .. } | WhenFull::Skip => Vec::new(),
             };
-            ((admission, replaced), (before != (places.active.len(), places.waiting.len())).into())
+            let after = (places.active.len(), places.waiting.len(), places.leaving.len());
+            ((admission, replaced), (before != after).into())
         })
         .await
     }

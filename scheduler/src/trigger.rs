@@ -45,7 +45,7 @@ pub(crate) struct Triggers {
 }
 
 /// What a trigger comes to.
-enum Decision {
+pub(crate) enum Decision {
     Fire(Arc<Definition>, Plan),
     /// The job is paused, and takes none of this kind.
     Paused(Arc<Definition>),
@@ -88,6 +88,9 @@ impl Triggers {
 
     async fn handle(&self, received: Received) {
         let over = match serde_json::from_slice::<TriggerRequest>(&received.message.payload) {
+            Ok(request) if request.backfill.is_some() => {
+                self.step(request, &received.delivery).await
+            }
             Ok(request) => self.fire(request, &received.delivery).await,
             Err(error) => {
                 tracing::error!(%error, subject = %received.message.subject, "A trigger cannot be read; it is dropped.");
@@ -105,7 +108,7 @@ impl Triggers {
     }
 
     /// Fires one trigger; true when it is over.
-    async fn fire(&self, trigger: TriggerRequest, delivery: &Delivery) -> bool {
+    pub(crate) async fn fire(&self, trigger: TriggerRequest, delivery: &Delivery) -> bool {
         let id = FireId::trigger(trigger.job.clone(), trigger.id.clone());
         let mut skipped = None;
         let (definition, plan) = match self.decide(&trigger).await {
@@ -149,7 +152,7 @@ impl Triggers {
         }
     }
 
-    async fn decide(&self, trigger: &TriggerRequest) -> Decision {
+    pub(crate) async fn decide(&self, trigger: &TriggerRequest) -> Decision {
         let current = match self.jobs.get(&trigger.job).and_then(|job| job.whole()) {
             Some(definition) => Some(definition),
             // It may be too new for the watch.

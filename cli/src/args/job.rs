@@ -31,8 +31,7 @@ pub(crate) enum JobCommand {
     Next(NextArgs),
     /// Run a job now, or once at a time to come.
     Trigger(TriggerArgs),
-    /// Not yet: run instants of the past.
-    #[command(hide = true)]
+    /// Run instants of the past, one after the other.
     Backfill(BackfillArgs),
 }
 
@@ -189,22 +188,31 @@ pub(crate) struct TriggerArgs {
     pub(crate) wait: bool,
 }
 
-/// The options of `job backfill`: as they will be, so that the others are understood beside them.
+/// The options of `job backfill`.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Instants that ran are left out. They are stored before the command answers, and carried out whatever
+happens to whoever does it; on a terminal it shows how far that is (Ctrl-C ends the showing alone). While
+other runs of the job go on they wait, unless the job may overlap itself.
+
+Examples:
+  taskparty job backfill nightly-settlement --from 2027-01-01T00:00:00Z --to 2027-02-01T00:00:00Z
+  taskparty job backfill nightly-settlement --from 2027-01-01T00:00:00Z --to 2027-01-02T00:00:00Z --again"
+)]
 pub(crate) struct BackfillArgs {
     /// The job's id.
-    #[arg(value_name = "ID")]
-    _id: String,
-    /// The first instant.
-    #[arg(long = "from", value_name = "TIME")]
-    _from: Option<String>,
-    /// Up to before this instant.
-    #[arg(long = "to", value_name = "TIME")]
-    _to: Option<String>,
-    /// The overlap policy of these runs.
-    #[arg(long = "overlap", value_name = "POLICY")]
-    _overlap: Option<String>,
-    /// Also the instants that ran.
-    #[arg(long = "again")]
-    _again: bool,
+    pub(crate) id: String,
+    /// The first instant that may run, with its offset.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) from: String,
+    /// Up to before this, with its offset; not ahead.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) to: String,
+    /// What these runs do while another one goes on: queue, skip, replace or allow. [default: queue; allow where
+    /// the job says so]
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) overlap: Option<String>,
+    /// The instants that ran, too.
+    #[arg(long)]
+    pub(crate) again: bool,
 }

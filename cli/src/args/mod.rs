@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub(crate) use bench::{BenchCommand, BenchOptions};
 pub(crate) use job::{
-    ApplyArgs, JobCommand, ListJobsArgs, NextArgs, OneJobArgs, PauseArgs, TriggerArgs,
+    ApplyArgs, BackfillArgs, JobCommand, ListJobsArgs, NextArgs, OneJobArgs, PauseArgs, TriggerArgs,
 };
 pub(crate) use node::{DevArgs, ServeArgs};
 pub(crate) use run::{ListRunsArgs, LogsArgs, OneRunArgs, RetryArgs, RunCommand};

@@ -6,6 +6,7 @@
 mod support;
 
 mod asked;
+mod backfill;
 mod chaos;
 mod crash;
 mod decisions;

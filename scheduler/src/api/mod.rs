@@ -9,6 +9,7 @@
 mod apply;
 mod ask;
 mod audit;
+mod backfill;
 mod confirm;
 mod definitions;
 mod diff;

@@ -1,7 +1,7 @@
 //! `run.list`, `run.get`: what happened, from history.
 
 use taskparty_common::name::{JobId, Key};
-use taskparty_common::outcome::RunState;
+use taskparty_common::outcome::{RunState, Trigger};
 use uuid::Uuid;
 
 use super::Api;
@@ -30,6 +30,13 @@ pub(super) async fn list(api: &Api, request: ListRuns) -> Result<Page<RunRow>, P
             wrong("state", word, format!("it is one of {}", known.join(", ")))
         })?],
     };
+    let trigger = match &request.trigger {
+        None => None,
+        Some(word) => Some(Trigger::from_word(word).ok_or_else(|| {
+            let known: Vec<&str> = Trigger::ALL.iter().map(|(word, _)| *word).collect();
+            wrong("trigger", word, format!("it is one of {}", known.join(", ")))
+        })?),
+    };
     let after =
         match &request.after {
             None => None,
@@ -42,6 +49,8 @@ pub(super) async fn list(api: &Api, request: ListRuns) -> Result<Page<RunRow>, P
         job,
         states,
         since: request.since,
+        until: request.until,
+        trigger,
         after,
         limit: u32::try_from(limit).ok(),
         ..RunFilter::default()

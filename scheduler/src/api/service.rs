@@ -24,7 +24,8 @@ use tokio_util::task::TaskTracker;
 
 use super::problem::{Code, Problem};
 use super::{
-    Api, ApiError, apply, ask, audit, doctor, edit, jobs, live, logs, runs, topology, trigger,
+    Api, ApiError, apply, ask, audit, backfill, doctor, edit, jobs, live, logs, runs, topology,
+    trigger,
 };
 
 /// How long one request may take.
@@ -43,7 +44,7 @@ const OVERHEAD: usize = 4 * 1024;
 type Name = (&'static str, &'static str);
 
 /// Every endpoint, as noun and verb.
-pub const ENDPOINTS: [(&str, &str); 19] = [
+pub const ENDPOINTS: [(&str, &str); 20] = [
     ("job", "apply"),
     ("job", "list"),
     ("job", "get"),
@@ -52,6 +53,7 @@ pub const ENDPOINTS: [(&str, &str); 19] = [
     ("job", "resume"),
     ("job", "next"),
     ("job", "trigger"),
+    ("job", "backfill"),
     ("run", "list"),
     ("run", "get"),
     ("run", "logs"),
@@ -190,6 +192,7 @@ async fn dispatch(api: &Api, name: (&str, &str), body: &[u8]) -> Result<Vec<u8>,
         ("job", "resume") => call(body, |request| edit::resume(api, request)).await,
         ("job", "next") => call(body, |request| jobs::next(api, request)).await,
         ("job", "trigger") => call(body, |request| trigger::trigger(api, request)).await,
+        ("job", "backfill") => call(body, |request| backfill::backfill(api, request)).await,
         ("run", "list") => call(body, |request| runs::list(api, request)).await,
         ("run", "get") => call(body, |request| runs::get(api, request)).await,
         ("run", "logs") => call(body, |request| logs::logs(api, request)).await,

@@ -104,7 +104,7 @@ pub(super) async fn trigger(api: &Api, request: TriggerJob) -> Result<Triggered,
 }
 
 /// Refuses when too many triggers wait already: their stream cannot refuse by itself.
-async fn has_room(api: &Api) -> Result<(), Problem> {
+pub(super) async fn has_room(api: &Api) -> Result<(), Problem> {
     let Err(full) = api.topology.triggers_room().check().await else { return Ok(()) };
     api.alarms.raise("triggers_full", crate::alarm::TRIGGERS_FULL).await;
     Err(Problem::unavailable(format!(
@@ -216,6 +216,7 @@ fn message(
         params,
         instance: None,
         overlap: None,
+        backfill: None,
         retry: None,
         // It stands for itself: an edit or a pause of the job does not end it.
         since: None,

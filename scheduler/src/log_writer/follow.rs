@@ -48,6 +48,7 @@ pub(super) async fn then(parts: &Parts, posting: &Posting) -> Result<Option<Draf
         params: None,
         instance: None,
         overlap: None,
+        backfill: None,
         retry: None,
         since: None,
         job: job.clone(),

@@ -204,6 +204,7 @@ fn retry(names: &Names, posting: &Posting) -> Option<Draft> {
         params: fired.params.clone().and_then(|params| RawValue::from_string(params).ok()),
         instance: None,
         overlap: None,
+        backfill: None,
         retry: Some(RetryOf {
             revision: fired.revision,
             since: fired.since,
@@ -241,6 +242,7 @@ fn next(names: &Names, posting: &Posting) -> Option<Draft> {
         params: None,
         instance: None,
         overlap: None,
+        backfill: None,
         retry: None,
         since: Some(fired.since),
     };
@@ -268,6 +270,7 @@ fn again(names: &Names, posting: &Posting) -> Option<Draft> {
         params: planned.params.clone().and_then(|params| RawValue::from_string(params).ok()),
         instance: None,
         overlap: None,
+        backfill: None,
         retry: None,
         since: None,
     };

@@ -219,3 +219,40 @@ async fn a_catch_up_in_turn_drops_nothing_and_waits_with_its_locks() {
     assert_eq!(skipped(&fired, SkipReason::QueueFull) + skipped(&fired, SkipReason::Misfire), 0);
     after.stop().await;
 }
+
+#[tokio::test]
+async fn the_latest_of_several_replaces_the_others_and_begins_when_the_first_has_ended() {
+    let rig = Rig::start().await;
+    let schedulers = futures::future::join_all((0..2).map(|_| rig.scheduler())).await;
+    let job = rig.save(in_turn("turns", "replace")).await;
+    let mut runs = Vec::new();
+    for n in 0..4 {
+        runs.push(trigger(&rig, &job, &format!("t{n}")).await);
+        rig.fired_until(|fired| fired.len() == n + 1).await;
+    }
+    // Each that came later asked for the others to stop, before it was recorded.
+    let mut asked = std::collections::BTreeSet::new();
+    let subjects = [rig.nats.names().asked(&job.spec.app)];
+    let stream = rig.nats.names().results_stream();
+    let visit = |record: taskparty_nats::history::Record| {
+        let asking: taskparty_common::ask::Asked = serde_json::from_slice(&record.payload).unwrap();
+        asked.insert(asking.run);
+        std::ops::ControlFlow::Continue(())
+    };
+    let first = taskparty_nats::history::Start::First;
+    taskparty_nats::history::read(rig.nats.js(), &stream, &subjects, first, PATIENCE, visit)
+        .await
+        .unwrap();
+    assert_eq!(asked.into_iter().collect::<Vec<_>>(), {
+        let mut others = runs[..3].to_vec();
+        others.sort_unstable();
+        others
+    });
+    let work = next_work(&rig).await;
+    assert_eq!(work.1.run, runs[0]);
+    finish(&rig, work).await;
+    let work = next_work(&rig).await;
+    assert_eq!(work.1.run, runs[3], "those in between never begin");
+    finish(&rig, work).await;
+    futures::future::join_all(schedulers.into_iter().map(crate::rig::Scheduler::stop)).await;
+}

@@ -27,6 +27,7 @@ pub(crate) fn request(rig: &Rig, job: &Job, id: &str) -> TriggerRequest {
         params: None,
         instance: None,
         overlap: None,
+        backfill: None,
         retry: None,
         since: None,
     }

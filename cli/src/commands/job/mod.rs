@@ -1,6 +1,7 @@
 //! `taskparty job …`
 
 mod apply;
+mod backfill;
 mod next;
 mod trigger;
 
@@ -33,7 +34,7 @@ pub(crate) async fn run(
         JobCommand::Pause(args) => pause(args, config, output, clock).await,
         JobCommand::Next(args) => next::run(args, config, output, clock).await,
         JobCommand::Trigger(args) => trigger::run(args, config, output, clock).await,
-        JobCommand::Backfill(_) => Err(Failure::not_yet("job backfill")),
+        JobCommand::Backfill(args) => backfill::run(args, config, output).await,
     }
 }
 

@@ -305,3 +305,46 @@ pub struct Triggered {
     /// When it is due.
     pub at: DateTime<Utc>,
 }
+
+/// `job.backfill`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BackfillJob {
+    /// The job.
+    pub id: String,
+    /// The first instant that may run.
+    pub from: DateTime<Utc>,
+    /// Instants before this.
+    pub to: DateTime<Utc>,
+    /// What these runs do while another one goes on; else they take turns, or may overlap where the
+    /// job may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlap: Option<String>,
+    /// The instants that ran, too.
+    #[serde(default)]
+    pub again: bool,
+    /// Who asks.
+    #[serde(default)]
+    pub by: String,
+}
+
+/// A backfill that is stored, and will be carried out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Backfilled {
+    /// The job.
+    pub job: String,
+    /// The backfill's id.
+    pub backfill: String,
+    /// Instants in the period.
+    pub instants: usize,
+    /// Those that will run.
+    pub to_run: usize,
+    /// Those that ran, and are left out.
+    pub left_out: usize,
+    /// Runs of earlier backfills in the period.
+    pub known: usize,
+    /// Inclusive.
+    pub from: DateTime<Utc>,
+    /// Exclusive.
+    pub to: DateTime<Utc>,
+}

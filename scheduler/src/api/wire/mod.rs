@@ -14,8 +14,8 @@ pub use super::problem::{Code, Problem, ProblemField};
 pub use audit::{AskAudit, AuditAnswer};
 pub use installation::{Check, Diagnosis, Executors, Schedulers, Topology, TopologyItem, Verdict};
 pub use jobs::{
-    Applied, AppliedAll, Apply, Change, Confirmation, Edited, FieldDiff, JobView, ListJobs,
-    NextFires, OneJob, PauseJob, TriggerJob, Triggered, Upcoming, UpcomingFire,
+    Applied, AppliedAll, Apply, BackfillJob, Backfilled, Change, Confirmation, Edited, FieldDiff,
+    JobView, ListJobs, NextFires, OneJob, PauseJob, TriggerJob, Triggered, Upcoming, UpcomingFire,
 };
 pub use runs::{AskRun, ListRuns, LogLine, LogPage, OneRun, RetryRun, RunAsked, RunLogs};
 

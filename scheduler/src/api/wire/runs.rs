@@ -17,6 +17,12 @@ pub struct ListRuns {
     /// Only runs whose nominal instant is not before this.
     #[serde(default)]
     pub since: Option<DateTime<Utc>>,
+    /// Only runs whose nominal instant is before this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<DateTime<Utc>>,
+    /// Only runs with this trigger, as `backfill`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trigger: Option<String>,
     /// Go on after this page.
     #[serde(default)]
     pub after: Option<String>,

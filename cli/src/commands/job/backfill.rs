@@ -1,0 +1,103 @@
+//! `job backfill`: run instants of the past.
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use serde_json::Value;
+use taskparty_common::outcome::RunState;
+use taskparty_scheduler::api::wire::{BackfillJob, Backfilled, ListRuns};
+
+use super::super::{Outcome, instant, with_client};
+use crate::args::BackfillArgs;
+use crate::client::Client;
+use crate::config::Config;
+use crate::failure::{Exit, Failure};
+use crate::output::{Format, Output};
+
+/// How often it is looked how far it is.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Asks for the backfill, and on a terminal shows how far it is until it is done.
+pub(super) async fn run(args: BackfillArgs, config: &Config, output: Output) -> Outcome {
+    let request = BackfillJob {
+        id: args.id,
+        from: instant("--from", &args.from)?,
+        to: instant("--to", &args.to)?,
+        overlap: args.overlap,
+        again: args.again,
+        by: config.who.clone(),
+    };
+    with_client(config, |client| async move {
+        let made: Backfilled = client.call("job", "backfill", &request).await?;
+        output.print(&made, said)?;
+        if output.format() == Format::Table && std::io::stderr().is_terminal() {
+            follow(&client, &made).await?;
+        }
+        Ok(Exit::Done)
+    })
+    .await
+}
+
+fn said(made: &Backfilled) -> String {
+    let left_out = match made.left_out {
+        0 => String::new(),
+        1 => "; 1 ran and is left out (--again runs it all the same)".into(),
+        n => format!("; {n} ran and are left out (--again runs them all the same)"),
+    };
+    match made.to_run {
+        0 => format!("{} has no instant to run in this period{left_out}", made.job),
+        1 => format!("1 instant of {} runs{left_out}", made.job),
+        n => format!("{n} instants of {} run{left_out}", made.job),
+    }
+}
+
+/// Shows how far it is, on the line below, until all of it has ended.
+async fn follow(client: &Client, made: &Backfilled) -> Result<(), Failure> {
+    let say = |text: &str| {
+        let _ = write!(std::io::stderr().lock(), "\r\x1b[2K{text}");
+    };
+    if made.to_run == 0 {
+        return Ok(());
+    }
+    loop {
+        let states = states(client, made).await?;
+        let open: usize = states.iter().filter(|(s, _)| !is_end(s)).map(|(_, n)| n).sum();
+        let ended: usize = states.values().sum::<usize>() - open;
+        let ended = ended.saturating_sub(made.known).min(made.to_run);
+        let words: Vec<String> = states.iter().map(|(state, n)| format!("{n} {state}")).collect();
+        if open == 0 && ended >= made.to_run {
+            say(&format!("done: {}\n", words.join(", ")));
+            return Ok(());
+        }
+        say(&format!("{ended} of {} have ended: {}", made.to_run, words.join(", ")));
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+fn is_end(state: &str) -> bool {
+    RunState::from_word(state).is_some_and(RunState::is_terminal)
+}
+
+/// How many backfilled runs of the period are in each state.
+async fn states(client: &Client, made: &Backfilled) -> Result<BTreeMap<String, usize>, Failure> {
+    let request = ListRuns {
+        job: Some(made.job.clone()),
+        since: Some(made.from),
+        until: Some(made.to),
+        trigger: Some("backfill".into()),
+        ..ListRuns::default()
+    };
+    let turn = |request: &mut ListRuns, after, left: usize| {
+        request.after = after;
+        request.limit = Some(left.min(500));
+    };
+    let most = (None, made.known + made.to_run);
+    let page = client.pages::<_, Value>(("run", "list"), request, turn, most).await?;
+    let mut states = BTreeMap::new();
+    for run in &page.items {
+        let state = run.get("state").and_then(Value::as_str).unwrap_or_default();
+        *states.entry(state.to_owned()).or_default() += 1;
+    }
+    Ok(states)
+}
