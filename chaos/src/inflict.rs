@@ -23,8 +23,8 @@ const END: Duration = Duration::from_secs(40);
 pub struct Done {
     /// How many faults there were.
     pub faults: usize,
-    /// When all nodes of NATS were away at once: what none of them had written down is forgotten,
-    /// such as that a message was delivered.
+    /// When a node of NATS ended or stood still, and was back: what it led and had not told the
+    /// others is forgotten, such as that a message was delivered, or acked.
     pub forgot: Vec<DateTime<Utc>>,
 }
 
@@ -41,16 +41,16 @@ pub async fn follow(site: Arc<Site>, lane: Lane, stop: CancellationToken) -> Don
         let seconds = step.lasts.as_secs_f64();
         site.journal.say(format!("  {}: {} ({seconds:.1} s)", lane.target, step.fault));
         done.faults += 1;
-        let all_away = step.fault == Fault::RestartAllNodes;
-        done.forgot.extend(all_away.then(|| site.journal.clock().now()));
+        let of_nats = lane.target == Target::Nats;
+        done.forgot.extend(of_nats.then(|| site.journal.clock().now()));
         let outcome = match seat(&site, lane.target) {
             Some(seat) => of_process(&site, seat, step, &stop).await,
-            None => of_nats(&site, step, &stop).await,
+            None => on_nats(&site, step, &stop).await,
         };
         if let Err(error) = outcome {
             site.journal.say(format!("  {}: {error:#}", lane.target));
         }
-        done.forgot.extend(all_away.then(|| site.journal.clock().now()));
+        done.forgot.extend(of_nats.then(|| site.journal.clock().now()));
         due += step.lasts;
     }
     done
@@ -138,7 +138,7 @@ async fn forget(site: &Site, seat: &Seat) -> Result<()> {
     Ok(())
 }
 
-async fn of_nats(site: &Site, step: &Step, stop: &CancellationToken) -> Result<()> {
+async fn on_nats(site: &Site, step: &Step, stop: &CancellationToken) -> Result<()> {
     let mut servers = site.servers.lock().await;
     let keep = |servers: &taskparty_lab::servers::Servers, node| {
         servers.keep_log(node, &site.dir).map(drop)

@@ -24,7 +24,7 @@ use crate::engine::Progress;
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Watermarks of those that have gone are looked for each so many writes.
-const CLEAN_UP_EACH: u64 = 30;
+const CLEAN_UP_EACH: u64 = 10;
 
 const PREFIX: &str = "scheduler.";
 

@@ -24,7 +24,7 @@ use crate::api::{self, ApiError, ApiParts, History};
 use crate::consumers;
 use crate::cursor::{self, Keeper};
 use crate::engine::{Engine, Members, Ties};
-use crate::fire::{Firing, Looks, Waiting};
+use crate::fire::{Firing, Looks, Records, Waiting};
 use crate::jobs::Jobs;
 use crate::log_writer::{LogWriter, LogWriterConfig, LogWriterError};
 use crate::membership::{Membership, Standing};
@@ -195,6 +195,7 @@ impl Node {
             queues: Queues::new(buckets.clone()),
             topology: topology.clone(),
             looks: Looks::default(),
+            records: Records::default(),
             waiting: Waiting::default(),
             alarms: alarms.clone(),
             registry: self.registry.clone(),

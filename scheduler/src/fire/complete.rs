@@ -4,16 +4,10 @@
 //! done (a result is stored before its dispatch is acked), any other is published again, and the
 //! stream refuses what is there.
 
-use std::collections::{HashMap, HashSet};
-use std::ops::ControlFlow;
-use std::time::Duration;
-
 use chrono::{DateTime, TimeDelta, Utc};
-use taskparty_common::dispatch::ResultRecord;
-use taskparty_common::fire::{FireId, Fired, Identity, Intent};
+use taskparty_common::fire::{FireId, Identity, Intent};
 use taskparty_common::job::{JobSpec, MisfirePolicy};
-use taskparty_nats::history::{self, ReadError, Start};
-use uuid::Uuid;
+use taskparty_nats::history::{self, ReadError};
 
 use super::look::Piece;
 use super::record::{Begun, frozen};
@@ -31,23 +25,11 @@ const SLOW: TimeDelta = TimeDelta::seconds(5);
 /// and yet go on.
 const ON_ITS_WAY: TimeDelta = TimeDelta::seconds(40);
 
-/// How long a look at the results may take.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// What the results stream knows of fires: which are recorded, which shards are done.
-#[derive(Debug, Default)]
-struct Known {
-    recorded: HashSet<String>,
-    /// Those of `recorded` that do not wait for a place.
-    placed: HashSet<String>,
-    done: HashMap<(Uuid, u32), Vec<u32>>,
-}
-
 impl Firing {
     /// Completes those of `held` that have no fired record. True when each has one now.
     pub(crate) async fn complete(&self, held: &[&Held]) -> bool {
         let Some(oldest) = held.iter().map(|held| held.stored_at).min() else { return true };
-        let known = match self.known_since(oldest - MARGIN, held).await {
+        let known = match self.records.since(self.nats(), oldest - MARGIN).await {
             Ok(known) => known,
             Err(error) => {
                 tracing::warn!(%error, "The results stream cannot be read; half-done fires wait.");
@@ -56,8 +38,8 @@ impl Firing {
         };
         let mut all = true;
         for held in held.iter().filter(|held| !known.recorded.contains(&held.id.lock_key())) {
-            let done = known.done.get(&(held.intent.run, held.intent.plan.attempt));
-            all &= self.complete_one(held, done.map_or(&[], Vec::as_slice)).await;
+            let done = known.done(held.intent.run, held.intent.plan.attempt);
+            all &= self.complete_one(held, done).await;
         }
         all
     }
@@ -65,11 +47,11 @@ impl Firing {
     /// Goes on with a run that got its place from someone who may have died half way; true when it
     /// is over.
     pub(super) async fn complete_waiter(&self, held: &Held) -> bool {
-        match self.known_since(held.stored_at - MARGIN, &[held]).await {
+        match self.records.since(self.nats(), held.stored_at - MARGIN).await {
             Ok(known) if known.placed.contains(&held.id.lock_key()) => true,
             Ok(known) => {
-                let done = known.done.get(&(held.intent.run, held.intent.plan.attempt));
-                self.dispatch_waiter(held, done.map_or(&[], Vec::as_slice)).await
+                let done = known.done(held.intent.run, held.intent.plan.attempt);
+                self.dispatch_waiter(held, done).await
             }
             Err(error) => {
                 tracing::warn!(%error, "The results stream cannot be read; a waiting run waits on.");
@@ -129,40 +111,6 @@ impl Firing {
         // What is not in the stream may have been, until just now: then it has a result.
         let pieces = intent.plan.shards().map(|shard| Piece { run: intent.run, shard, attempt });
         self.looks.has_any_result(self.nats(), pieces.collect(), intent.planned_at).await
-    }
-
-    async fn known_since(&self, since: DateTime<Utc>, held: &[&Held]) -> Result<Known, ReadError> {
-        let names = self.nats().names();
-        let runs: HashSet<Uuid> = held.iter().map(|held| held.intent.run).collect();
-        let mut known = Known::default();
-        let results = format!("{}.result.*", names.prefix());
-        let subjects = [names.fired_all(), results];
-        let stream = names.results_stream();
-        let visit = |message: history::Record| {
-            let fired = message.subject.contains(".fired.");
-            for line in message.payload.split(|byte| *byte == b'\n') {
-                if fired {
-                    if let Ok(fired) = serde_json::from_slice::<Fired>(line) {
-                        if !fired.awaits_place() {
-                            known.placed.insert(fired.lock.clone());
-                        }
-                        known.recorded.insert(fired.lock);
-                    }
-                } else if let Ok(result) = serde_json::from_slice::<ResultRecord>(line)
-                    && runs.contains(&result.run)
-                {
-                    known
-                        .done
-                        .entry((result.run, result.attempt))
-                        .or_default()
-                        .push(result.shard.index);
-                }
-            }
-            ControlFlow::Continue(())
-        };
-        history::read(self.nats().js(), &stream, &subjects, Start::Time(since), PATIENCE, visit)
-            .await?;
-        Ok(known)
     }
 }
 

@@ -11,6 +11,7 @@ mod look;
 mod place;
 mod previous;
 mod record;
+mod records;
 mod waiting;
 
 use std::sync::Arc;
@@ -38,6 +39,7 @@ use self::complete::send_by;
 pub(crate) use self::look::Looks;
 use self::place::asks_for_place;
 use self::record::{Begun, Stopped};
+pub(crate) use self::records::Records;
 pub(crate) use self::waiting::Waiting;
 use crate::alarm::Alarms;
 use crate::definition::Definition;
@@ -55,6 +57,7 @@ pub(crate) struct Firing {
     pub(crate) queues: Queues,
     pub(crate) topology: Topology,
     pub(crate) looks: Looks,
+    pub(crate) records: Records,
     pub(crate) waiting: Waiting,
     pub(crate) alarms: Alarms,
     pub(crate) registry: Registry,

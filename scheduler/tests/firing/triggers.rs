@@ -1,14 +1,19 @@
 //! Triggers fire at once or at their time, once for each id, whatever happens to who has them.
 
+use std::time::Duration;
+
 use chrono::{DateTime, TimeDelta};
+use futures::{FutureExt, StreamExt};
 use serde_json::json;
-use taskparty_common::fire::{FireId, Plan, RetryOf, TriggerRequest};
+use taskparty_common::fire::{FireId, Intent, Plan, RetryOf, TriggerRequest};
 use taskparty_common::job::Job;
 use taskparty_common::outcome::{SkipReason, Trigger, TriggerResult};
 use taskparty_nats::history::last_by_subject;
+use taskparty_nats::lock::Locks;
 use taskparty_nats::publish::Draft;
 
-use crate::rig::{Rig, job};
+use crate::recovery::intent;
+use crate::rig::{PATIENCE, Rig, job};
 
 /// A manual trigger with the id `id`.
 pub(crate) fn request(rig: &Rig, job: &Job, id: &str) -> TriggerRequest {
@@ -142,6 +147,45 @@ async fn an_attempt_that_was_not_acked_is_gone_before_the_next_one_is_there() {
     };
     assert!(at(0, 1).await && at(2, 1).await && at(1, 2).await);
     assert!(!at(1, 1).await, "nobody gets it again");
+}
+
+#[tokio::test]
+async fn what_became_of_many_half_done_triggers_is_looked_up_together() {
+    const MANY: usize = 40;
+    let rig = Rig::start().await;
+    let scheduler = rig.scheduler().await;
+    let job = on_demand(&rig).await;
+    let locks = Locks::new(rig.buckets.clone());
+    let mut requests = Vec::new();
+    for n in 0..MANY {
+        let request = request(&rig, &job, &format!("half-{n}"));
+        let half = intent(&job, 1, request.at);
+        let half = Intent { run: request.run, trigger: Trigger::Manual, ..half };
+        let key = FireId::trigger(job.spec.id.clone(), request.id.clone()).lock_key();
+        let value = serde_json::to_vec(&half).unwrap();
+        locks.take(&key, value, taskparty_nats::lock::SHORTEST).await.unwrap();
+        requests.push(request);
+    }
+    let made = "$JS.API.CONSUMER.CREATE.TASKPARTY_RESULTS.>";
+    let mut looks = rig.nats.client().subscribe(made).await.unwrap();
+    // Each of them finds its lock taken.
+    for request in &requests {
+        send(&rig, request).await;
+    }
+    let end = tokio::time::Instant::now() + PATIENCE;
+    while rig.messages("TASKPARTY_TRIGGERS").await > 0 {
+        assert!(tokio::time::Instant::now() < end, "the triggers are not over");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    rig.nats.client().flush().await.unwrap();
+    let mut count = 0;
+    while looks.next().now_or_never().flatten().is_some() {
+        count += 1;
+    }
+    let fired = rig.fired().await;
+    scheduler.stop().await;
+    assert_eq!(fired.len(), MANY);
+    assert!((1..MANY / 2).contains(&count), "{count} looks");
 }
 
 #[tokio::test]
