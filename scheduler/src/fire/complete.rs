@@ -5,9 +5,11 @@
 //! stream refuses what is there.
 
 use chrono::{DateTime, TimeDelta, Utc};
+use futures::stream::{FuturesUnordered, StreamExt};
 use taskparty_common::fire::{FireId, Identity, Intent};
 use taskparty_common::job::{JobSpec, MisfirePolicy};
 use taskparty_nats::history::{self, ReadError};
+use tokio::time::Instant;
 
 use super::look::Piece;
 use super::record::{Begun, frozen};
@@ -25,6 +27,9 @@ const SLOW: TimeDelta = TimeDelta::seconds(5);
 /// and yet go on.
 const ON_ITS_WAY: TimeDelta = TimeDelta::seconds(40);
 
+/// Fires that are completed side by side.
+const AT_ONCE: usize = 64;
+
 impl Firing {
     /// Completes those of `held` that have no fired record. True when each has one now.
     pub(crate) async fn complete(&self, held: &[&Held]) -> bool {
@@ -36,10 +41,18 @@ impl Firing {
                 return false;
             }
         };
+        let mut open: Vec<&Held> = held.to_vec();
+        open.retain(|held| !known.recorded.contains(&held.id.lock_key()));
         let mut all = true;
-        for held in held.iter().filter(|held| !known.recorded.contains(&held.id.lock_key())) {
-            let done = known.done(held.intent.run, held.intent.plan.attempt);
-            all &= self.complete_one(held, done).await;
+        for some in open.chunks(AT_ONCE) {
+            let mut under_way = FuturesUnordered::new();
+            for held in some {
+                let done = known.done(held.intent.run, held.intent.plan.attempt);
+                under_way.push(self.complete_one(held, done, known.as_of()));
+            }
+            while let Some(over) = under_way.next().await {
+                all &= over;
+            }
         }
         all
     }
@@ -51,7 +64,7 @@ impl Firing {
             Ok(known) if known.placed.contains(&held.id.lock_key()) => true,
             Ok(known) => {
                 let done = known.done(held.intent.run, held.intent.plan.attempt);
-                self.dispatch_waiter(held, done).await
+                self.dispatch_waiter(held, done, known.as_of()).await
             }
             Err(error) => {
                 tracing::warn!(%error, "The results stream cannot be read; a waiting run waits on.");
@@ -60,10 +73,10 @@ impl Firing {
         }
     }
 
-    async fn complete_one(&self, held: &Held, done: &[u32]) -> bool {
+    async fn complete_one(&self, held: &Held, done: &[u32], known_at: Instant) -> bool {
         let Held { id, intent, .. } = held;
         let Some(definition) = frozen(held) else { return true };
-        let mut begun = Begun { done, send_by: send_by(id, intent, &definition) };
+        let mut begun = Begun { done, send_by: send_by(id, intent, &definition), known_at };
         if intent.skipped.is_none() {
             match may_still_run(id, intent, &definition, self.clock.now()) {
                 StillRuns::Yes => {}

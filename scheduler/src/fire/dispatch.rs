@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use async_nats::connection::State;
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::stream::{FuturesUnordered, StreamExt};
 use serde_json::value::{RawValue, to_raw_value};
@@ -9,6 +10,7 @@ use taskparty_common::dispatch::{Dispatch, Shard};
 use taskparty_common::fire::Intent;
 use taskparty_common::job::JobSpec;
 use taskparty_nats::publish::{Draft, PublishError};
+use tokio::time::Instant;
 
 use super::Firing;
 use super::look::Piece;
@@ -16,6 +18,9 @@ use crate::definition::Definition;
 
 /// How long one dispatch is tried before it is said that it takes long.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What is sent later than this after it was known that nobody had sent it is looked for first.
+const OLD: Duration = Duration::from_secs(4);
 
 /// How the dispatch of a fire went.
 #[derive(Debug, PartialEq, Eq)]
@@ -92,6 +97,7 @@ impl Firing {
         let piece = Piece { run: intent.run, shard, attempt };
         // It may be stored, and run, and be forgotten by a server that restarted.
         let mut maybe_done = false;
+        let mut known_at = times.known_at;
         loop {
             if self.clock.now() > times.start_by {
                 return (shard, One::Late);
@@ -99,16 +105,20 @@ impl Firing {
             if times.send_by.is_some_and(|by| self.clock.now() > by) {
                 return (shard, One::Over);
             }
+            // Another one may have completed it, too, when it took long.
+            maybe_done |= known_at.elapsed() > OLD;
             if maybe_done {
-                match self.looks.has_result(self.nats(), piece, times.dispatched_at).await {
+                match self.looks.has_result(self.nats(), piece, times.known_from).await {
                     Ok(true) => return (shard, One::There),
-                    Ok(false) => maybe_done = false,
+                    Ok(false) => (maybe_done, known_at) = (false, Instant::now()),
                     Err(error) => {
                         tracing::warn!(%subject, %error, "What became of a dispatch cannot be seen yet.");
                     }
                 }
             }
-            if !maybe_done {
+            // What is sent while disconnected leaves on reconnect, when it may be done already.
+            let connected = self.nats().client().connection_state() == State::Connected;
+            if !maybe_done && connected {
                 let draft = Draft::new(subject.clone(), message.clone())
                     .id(format!("{}.{shard}.{attempt}", intent.run))
                     .expect_last(0);
@@ -191,14 +201,19 @@ pub(super) struct Times {
     pub(super) start_by: DateTime<Utc>,
     /// Until when it may be sent; nothing: until `start_by`.
     pub(super) send_by: Option<DateTime<Utc>>,
+    /// When it was known that nobody had sent it.
+    pub(super) known_at: Instant,
+    /// The same, by the clock.
+    pub(super) known_from: DateTime<Utc>,
 }
 
 impl Times {
-    /// Of a dispatch at `at`, whose start deadline runs from there.
+    /// Of a dispatch at `at`, whose start deadline runs from there, and which nobody has sent yet.
     pub(super) fn from(at: DateTime<Utc>, spec: &JobSpec) -> Self {
         let deadline = TimeDelta::from_std(spec.start_deadline).unwrap_or(TimeDelta::MAX);
         let start_by = at.checked_add_signed(deadline).unwrap_or(at);
-        Self { dispatched_at: at, start_by, send_by: None }
+        let known_at = Instant::now();
+        Self { dispatched_at: at, start_by, send_by: None, known_at, known_from: at }
     }
 }
 

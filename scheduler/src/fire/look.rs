@@ -27,6 +27,9 @@ const MARGIN: TimeDelta = TimeDelta::seconds(30);
 /// How long one look may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// What a look shows is at most this old: later the work may be done, and forgotten once more.
+const FRESH: Duration = Duration::from_secs(1);
+
 /// One shard of one attempt of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Piece {
@@ -91,20 +94,30 @@ impl Looks {
     }
 }
 
+/// Looks until what was seen is fresh: each time at what was stored during the last look.
 async fn look(nats: &Nats, since: DateTime<Utc>) -> Result<Look, ReadError> {
     let mut look = Look { begun: Instant::now(), since, done: HashSet::new() };
     let names = nats.names();
     let (stream, subjects) = (names.results_stream(), [names.result_all()]);
-    let visit = |message: history::Record| {
-        let lines = message.payload.split(|byte| *byte == b'\n');
-        let parts = lines.filter_map(|line| serde_json::from_slice::<ResultPart>(line).ok());
-        look.done.extend(parts.map(|part| Piece {
-            run: part.run,
-            shard: part.shard.index,
-            attempt: part.attempt,
-        }));
-        ControlFlow::Continue(())
-    };
-    history::read(nats.js(), &stream, &subjects, Start::Time(since), PATIENCE, visit).await?;
-    Ok(look)
+    let (mut start, end) = (Start::Time(since), Instant::now() + PATIENCE);
+    loop {
+        let (begun, mut last) = (Instant::now(), None);
+        let visit = |message: history::Record| {
+            last = Some(message.seq);
+            let lines = message.payload.split(|byte| *byte == b'\n');
+            let parts = lines.filter_map(|line| serde_json::from_slice::<ResultPart>(line).ok());
+            look.done.extend(parts.map(|part| Piece {
+                run: part.run,
+                shard: part.shard.index,
+                attempt: part.attempt,
+            }));
+            ControlFlow::Continue(())
+        };
+        let patience = end.saturating_duration_since(begun);
+        history::read(nats.js(), &stream, &subjects, start, patience, visit).await?;
+        if begun.elapsed() <= FRESH {
+            return Ok(look);
+        }
+        start = last.map_or(start, |last| Start::Seq(last + 1));
+    }
 }

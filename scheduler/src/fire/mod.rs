@@ -32,6 +32,7 @@ use taskparty_nats::join::Joiner;
 use taskparty_nats::lock::{self, Locks, Take};
 use taskparty_nats::publish::{PublishError, Publisher};
 use taskparty_nats::topology::Topology;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -149,6 +150,7 @@ impl Firing {
             }
         }
         fail_point!("fire.before_lock");
+        let asked = Instant::now();
         match self.lock(&request, value).await {
             Some(Take::Taken { .. }) => {}
             Some(Take::Held(lock::Held { value, stored_at, .. })) => {
@@ -163,8 +165,11 @@ impl Firing {
             None => return Fire::Undecided,
         }
         fail_point!("fire.after_lock");
-        let begun =
-            Begun { done: &[], send_by: send_by(&request.id, &intent, &request.definition) };
+        let begun = Begun {
+            done: &[],
+            send_by: send_by(&request.id, &intent, &request.definition),
+            known_at: asked,
+        };
         match self.carry_out(&request.id, &intent, &request.definition, begun).await {
             Ok(recorded) => Fire::Recorded(recorded),
             Err(Stopped::Over) => {

@@ -195,7 +195,7 @@ impl Firing {
         };
         let held = Held { id, intent: waiter.intent, stored_at };
         let over = match how {
-            Start::Fresh => self.dispatch_waiter(&held, &[]).await,
+            Start::Fresh => self.dispatch_waiter(&held, &[], Instant::now()).await,
             // It may have been dispatched, and may even have ended.
             Start::Left => self.complete_waiter(&held).await,
         };

@@ -1,12 +1,13 @@
 //! What a lock's holder does with it: dispatch or not, and the fired record.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use taskparty_common::fire::{FireId, Fired, Intent, Plan, Skipped};
 use taskparty_common::job::{JobSpec, MAX_SHARDS};
 use taskparty_common::outcome::{SkipReason, TriggerResult};
 use taskparty_nats::fail_point;
 use taskparty_nats::publish::PublishError;
 use taskparty_nats::topology::TopologyError;
+use tokio::time::Instant;
 
 use super::dispatch::{Dispatched, Times};
 use super::place::{Place, Whereabouts, asks_for_place};
@@ -22,12 +23,14 @@ pub(super) struct Verdict {
 }
 
 /// How far a fire is, and until when it may go on.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Begun<'a> {
     /// The shards that have results already.
     pub(super) done: &'a [u32],
     /// After this nothing of it is sent that was not: another one may say that it was left out.
     pub(super) send_by: Option<DateTime<Utc>>,
+    /// When it was known that nobody had sent the others.
+    pub(super) known_at: Instant,
 }
 
 /// Why there is no fired record.
@@ -86,10 +89,15 @@ impl Firing {
     }
 
     /// As [`Firing::carry_out`], for a run that waited and has its place.
-    pub(super) async fn dispatch_waiter(&self, held: &Held, done: &[u32]) -> bool {
+    pub(super) async fn dispatch_waiter(
+        &self,
+        held: &Held,
+        done: &[u32],
+        known_at: Instant,
+    ) -> bool {
         let Held { id, intent, .. } = held;
         let Some(definition) = frozen(held) else { return true };
-        let begun = Begun { done, send_by: None };
+        let begun = Begun { done, send_by: None, known_at };
         let Ok(verdict) = self.decide(intent, &definition, begun).await else { return false };
         self.conclude(id, intent, &definition, verdict).await.is_some()
     }
@@ -112,7 +120,7 @@ impl Firing {
         &self,
         intent: &Intent,
         definition: &Definition,
-        Begun { done, send_by }: Begun<'_>,
+        Begun { done, send_by, known_at }: Begun<'_>,
     ) -> Result<Verdict, Stopped> {
         if let Some(skipped) = &intent.skipped {
             return Ok(Verdict::skipped(skipped.clone()));
@@ -133,7 +141,9 @@ impl Firing {
         if !self.previous_is_gone(intent, definition).await {
             return Err(Stopped::Interrupted);
         }
-        let times = Times { send_by, ..Times::from(self.clock.now(), spec) };
+        let now = self.clock.now();
+        let known_from = now - TimeDelta::from_std(known_at.elapsed()).unwrap_or_default();
+        let times = Times { send_by, known_at, known_from, ..Times::from(now, spec) };
         let shards = intent.plan.shards().filter(|shard| !done.contains(shard)).collect();
         Ok(match self.dispatch(intent, definition, shards, times).await {
             Dispatched::All if present || !done.is_empty() => {

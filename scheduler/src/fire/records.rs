@@ -1,8 +1,10 @@
 //! A look at what is recorded and reported since some time, for whoever completes fires.
 //!
 //! Many fires are found half done at once, as after an outage of NATS; each look is a consumer and
-//! reads all that was stored since. *Invariants: one look at a time*, however many ask, and *it
-//! shows everything that was stored when it was asked for.*
+//! reads all that was stored since. *Invariants: one look at a time*, however many ask; *it shows
+//! everything that was stored when it was asked for*; and *what it shows is not old*: while a look
+//! takes long another scheduler may have completed the fire, and its work be done, acked, and
+//! forgotten by a server that restarted. So what was stored during a long look is read after it.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -19,6 +21,9 @@ use uuid::Uuid;
 
 /// How long one look may take.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a look shows is at most this old.
+const FRESH: Duration = Duration::from_secs(1);
 
 /// Looks at records and results. Cheap to clone; clones share what they see.
 #[derive(Debug, Clone, Default)]
@@ -47,15 +52,21 @@ struct Look {
 }
 
 /// What the results stream knows of fires: which are recorded, which shards are done.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Known {
     pub(super) recorded: HashSet<String>,
     /// Those of `recorded` that do not wait for a place.
     pub(super) placed: HashSet<String>,
     done: HashMap<(Uuid, u32), Vec<u32>>,
+    as_of: Instant,
 }
 
 impl Known {
+    /// What was stored before this is in here.
+    pub(super) fn as_of(&self) -> Instant {
+        self.as_of
+    }
+
     /// The shards of an attempt that have results.
     pub(super) fn done(&self, run: Uuid, attempt: u32) -> &[u32] {
         self.done.get(&(run, attempt)).map_or(&[], Vec::as_slice)
@@ -110,12 +121,41 @@ impl Records {
     }
 }
 
+/// Reads until what is known is fresh: each time what was stored during the last.
 async fn look(nats: &Nats, since: DateTime<Utc>) -> Result<Known, ReadError> {
+    let mut known = Known {
+        recorded: HashSet::new(),
+        placed: HashSet::new(),
+        done: HashMap::new(),
+        as_of: Instant::now(),
+    };
+    let mut start = Start::Time(since);
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let begun = Instant::now();
+        let patience = end.saturating_duration_since(begun);
+        let last = read(nats, &mut known, start, patience).await?;
+        if begun.elapsed() <= FRESH {
+            known.as_of = begun;
+            return Ok(known);
+        }
+        start = last.map_or(start, |last| Start::Seq(last + 1));
+    }
+}
+
+/// Adds what is stored from `start` on; says what was stored last of it.
+async fn read(
+    nats: &Nats,
+    known: &mut Known,
+    start: Start,
+    patience: Duration,
+) -> Result<Option<u64>, ReadError> {
+    let mut last = None;
     let names = nats.names();
-    let mut known = Known::default();
     let subjects = [names.fired_all(), names.result_all()];
     let stream = names.results_stream();
     let visit = |message: history::Record| {
+        last = Some(message.seq);
         let fired = message.subject.contains(".fired.");
         for line in message.payload.split(|byte| *byte == b'\n') {
             if fired {
@@ -132,6 +172,6 @@ async fn look(nats: &Nats, since: DateTime<Utc>) -> Result<Known, ReadError> {
         }
         ControlFlow::Continue(())
     };
-    history::read(nats.js(), &stream, &subjects, Start::Time(since), PATIENCE, visit).await?;
-    Ok(known)
+    history::read(nats.js(), &stream, &subjects, start, patience, visit).await?;
+    Ok(last)
 }
