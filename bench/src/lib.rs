@@ -2,7 +2,7 @@
 //!
 //! Each measurement starts an installation of its own on this machine, real processes all of it,
 //! and says what it measured, how, and on what. Nothing here is asserted about time: the figures
-//! are for people, and for docs/performance.md.
+//! are for people.
 
 mod bed;
 mod counts;

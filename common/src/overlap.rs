@@ -27,6 +27,9 @@ pub struct Places {
     /// on record.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leaving: Vec<Uuid>,
+    /// Of places that go by another id than their run ([`place_id`]): the id, and the run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub again: Vec<(Uuid, Uuid)>,
     /// The last runs that have ended, shortened; the latest last.
     #[serde(default)]
     pub ended: VecDeque<String>,
@@ -141,14 +144,20 @@ impl Places {
         }
     }
 
-    /// Asks for a place for a run that is tried again, by its [`place_id`]. Whoever asks dispatches it
-    /// himself as soon as it has one.
-    pub fn turn(&mut self, id: Uuid, places: usize) -> Admission {
+    /// Asks for a place for `run`, which is tried again for the `round`th time. Whoever asks
+    /// dispatches it himself as soon as it has one.
+    pub fn turn(&mut self, run: Uuid, round: u32, places: usize) -> Admission {
+        let id = place_id(run, round);
         if let Some(active) = self.active.iter_mut().find(|active| active.run == id) {
             active.due = false;
             return Admission::Active;
         }
-        self.admit(id, places, WhenFull::Wait { limit: None })
+        let admission = self.admit(id, places, WhenFull::Wait { limit: None });
+        let is_in = matches!(admission, Admission::Active | Admission::Waiting);
+        if is_in && id != run && !self.again.contains(&(id, run)) {
+            self.again.push((id, run));
+        }
+        admission
     }
 
     /// The runs that are to stop for `run`, while it waits to replace them: those that go on, and
@@ -157,7 +166,10 @@ impl Places {
         if !self.waiting.contains(&run) {
             return Vec::new();
         }
-        self.active.iter().map(|active| active.run).chain(self.leaving.iter().copied()).collect()
+        let all = self.active.iter().map(|active| active.run).chain(self.leaving.iter().copied());
+        let run_of =
+            |id| self.again.iter().find(|(again, _)| *again == id).map_or(id, |(_, run)| *run);
+        all.map(run_of).collect()
     }
 
     /// `run` is not to go on, if it has not begun: it waits no more. And whether that changed
@@ -185,6 +197,7 @@ impl Places {
         self.active.retain(|active| active.run != run);
         self.waiting.retain(|waiting| *waiting != run);
         self.leaving.retain(|leaving| *leaving != run);
+        self.again.retain(|(id, _)| *id != run);
         self.ended.push_back(short(run));
         while self.ended.len() > REMEMBERED {
             self.ended.pop_front();
@@ -310,14 +323,16 @@ mod tests {
         assert_eq!(place_id(run(1), 0), run(1));
         let again = place_id(run(1), 1);
         places.admit(run(8), 1, WAIT);
-        assert_eq!(places.turn(again, 1), Admission::Waiting);
-        assert_eq!(places.turn(again, 1), Admission::Waiting, "asked again");
+        assert_eq!(places.turn(run(1), 1, 1), Admission::Waiting);
+        assert_eq!(places.turn(run(1), 1, 1), Admission::Waiting, "asked again");
         places.release(run(8));
         places.promote(1);
-        assert_eq!(places.turn(again, 1), Admission::Active);
+        assert_eq!(places.turn(run(1), 1, 1), Admission::Active);
         assert_eq!(places.due().count(), 0, "who asked dispatches it");
-        assert!(places.release(again));
-        assert_eq!(places.turn(again, 1), Admission::Ended);
+        places.admit(run(9), 1, WhenFull::Replace);
+        assert_eq!(places.replaced_by(run(9)), [run(1)], "the run, and not its place");
+        assert!(places.release(again) && places.again.is_empty());
+        assert_eq!(places.turn(run(1), 1, 1), Admission::Ended);
     }
 
     #[test]

@@ -17,7 +17,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::node::Node;
 use crate::{run, settle};
 
-/// What waits for a slot here at once is one for each handler, and at most so many.
+/// What waits for a slot here at once is as many as there are handlers, and at most so many. They are
+/// anyone's: pinned work of one busy handler can hold up that of the others.
 const MOST_WAITING: usize = 8;
 
 /// How often a slot is asked for.

@@ -112,7 +112,7 @@ impl Jobs {
     pub(crate) fn chains(&self) -> Vec<Chain> {
         let known = self.read();
         let jobs = known.fixed_delay.iter().filter_map(|id| known.sound.get(id));
-        jobs.filter_map(|job| chain_of(job.whole()?.as_ref())).collect()
+        jobs.filter_map(|job| chain_of(job.peek()?.as_ref())).collect()
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Known> {

@@ -158,17 +158,18 @@ impl Queues {
         .await
     }
 
-    /// Asks for a place, of `most` that there are, for a run that is tried again: it waits as long as
-    /// it takes.
+    /// Asks for a place, of `most` that there are, for a run that is tried again for the `round`th
+    /// time: it waits as long as it takes.
     pub(crate) async fn turn(
         &self,
         job: &JobId,
-        id: Uuid,
+        run: Uuid,
+        round: u32,
         most: usize,
     ) -> Result<Admission, BucketError> {
         self.change(job, |places| {
             let before = places.clone();
-            let admission = places.turn(id, most);
+            let admission = places.turn(run, round, most);
             (admission, (before != *places).into())
         })
         .await

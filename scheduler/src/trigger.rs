@@ -153,7 +153,7 @@ impl Triggers {
     }
 
     pub(crate) async fn decide(&self, trigger: &TriggerRequest) -> Decision {
-        let current = match self.jobs.get(&trigger.job).and_then(|job| job.whole()) {
+        let current = match self.jobs.get(&trigger.job).and_then(|job| job.peek()) {
             Some(definition) => Some(definition),
             // It may be too new for the watch.
             None => match self.read(trigger).await {

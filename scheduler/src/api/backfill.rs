@@ -19,7 +19,7 @@ use super::Api;
 use super::definitions::{job_id, refused};
 use super::problem::{Code, Problem};
 use super::runs::unavailable;
-use super::trigger::{has_room, overlap};
+use super::trigger::{fits, has_room, overlap};
 use super::wire::{BackfillJob, Backfilled};
 use crate::store::RunFilter;
 
@@ -42,6 +42,7 @@ pub(super) async fn backfill(api: &Api, request: BackfillJob) -> Result<Backfill
         return Err(Problem::field("to", Some(shown(to)), problem));
     }
     let (job, _) = api.definitions.job(id.as_str()).await?;
+    fits(&job, wanted)?;
     let instants = instants(&job, from, to)?;
     let runs = runs(api, &job, from, to).await?;
     let left: Vec<(i64, u32)> = instants

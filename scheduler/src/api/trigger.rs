@@ -51,7 +51,7 @@ pub(super) async fn trigger(api: &Api, request: TriggerJob) -> Result<Triggered,
         }
     };
     let params = params(request.params.as_ref())?;
-    let overlap = overlap(request.overlap.as_deref())?.map(|policy| policy.as_str().to_owned());
+    let wanted = overlap(request.overlap.as_deref())?;
     let now = api.clock.now();
     let due = due(&request, now)?;
     let (job, _) = api.definitions.job(id.as_str()).await?;
@@ -60,12 +60,14 @@ pub(super) async fn trigger(api: &Api, request: TriggerJob) -> Result<Triggered,
     {
         return Ok(found);
     }
+    fits(&job, wanted)?;
     let instance = match &request.instance {
         None => None,
         Some(instance) => Some(live_executor(api, &job, instance).await?),
     };
     let trigger_id = key.as_ref().map_or_else(|| Uuid::now_v7().to_string(), ToString::to_string);
     let message = message(api, &job, &trigger_id, (due, now), params, request.by);
+    let overlap = wanted.map(|policy| policy.as_str().to_owned());
     let message = TriggerRequest { instance, overlap, ..message };
     let made = Triggered {
         run: message.run,
@@ -101,6 +103,19 @@ pub(super) async fn trigger(api: &Api, request: TriggerJob) -> Result<Triggered,
         }
         sleep(Duration::from_millis(50)).await;
     }
+}
+
+/// Refuses a policy that the job's other settings do not allow.
+pub(super) fn fits(job: &Job, overlap: Option<Overlap>) -> Result<(), Problem> {
+    let most = job.spec.max_running.unwrap_or(1);
+    if overlap == Some(Overlap::Replace) && most > 1 {
+        let problem = format!(
+            "{most} runs of job {} may go on at once (max_running), so there is none to replace; write queue, skip or allow",
+            job.spec.id
+        );
+        return Err(Problem::field("overlap", Some("replace".into()), problem));
+    }
+    Ok(())
 }
 
 /// Refuses when too many triggers wait already: their stream cannot refuse by itself.

@@ -97,6 +97,11 @@ impl Waiting {
         self.held_back.insert(job.clone(), due_ms);
     }
 
+    /// Whether missed instants of `job` wait.
+    pub(super) fn holds_back(&self, job: &JobId) -> bool {
+        self.held_back.contains_key(job)
+    }
+
     /// The missed instants of `job` wait no more; when the next was due, if they did.
     pub(super) fn let_go(&mut self, job: &JobId) -> Option<i64> {
         self.held_back.remove(job)
@@ -112,7 +117,8 @@ impl Engine {
         self.firing.queues.remember(&job, &entry, places.as_ref());
         self.waiting.take_in(job.clone(), places.as_ref());
         self.look_after_waiting(&job);
-        if !self.waiting.is_full(&job, self.places_of(&job))
+        if self.waiting.holds_back(&job)
+            && !self.waiting.is_full(&job, self.places_of(&job))
             && let Some(due) = self.waiting.let_go(&job)
         {
             self.under_way.end(due);
@@ -120,10 +126,11 @@ impl Engine {
         }
     }
 
-    /// How many runs of `job` may go on at once, as it is now.
+    /// How many runs of `job` that take turns may go on at once, as it is now: also of a job that may
+    /// overlap itself, of which only some runs were asked to take turns.
     fn places_of(&self, job: &JobId) -> usize {
         let known = self.jobs.get(job).and_then(|kept| kept.peek());
-        known.map_or(1, |definition| definition.spec().places().unwrap_or(usize::MAX))
+        known.map_or(1, |definition| definition.spec().places().unwrap_or(1))
     }
 
     /// Gives waiting runs of `job` their places, if it is this member's; ends them if it is gone.

@@ -174,7 +174,7 @@ async fn release(parts: &Parts, posting: &Posting) -> Result<(), Put> {
 async fn take_turn(parts: &Parts, posting: &Posting) -> Result<(), Put> {
     let run = posting.run.as_ref().ok_or("its run is not in the history")?;
     let most = posting.definition.as_deref().and_then(Policy::places_of).unwrap_or(1);
-    match parts.queues.turn(&run.job, place_id(run.id, run.round), most).await? {
+    match parts.queues.turn(&run.job, run.id, run.round, most).await? {
         Admission::Waiting | Admission::Overlap | Admission::QueueFull => Err(Put::Off),
         // Given back already: its job was deleted, and who fires it says so.
         Admission::Active | Admission::Promoted | Admission::Ended => Ok(()),

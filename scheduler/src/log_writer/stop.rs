@@ -228,14 +228,14 @@ async fn take_instead(
         }
     }
     fail_point!("log_writer.after_withdrawn");
-    what.record(parts, run).await?;
+    // Before the record, which is the last that is ever looked at: a lock lives for days, and what
+    // waits here may wait for years.
     let nats = parts.buckets.nats();
     let stream = nats.names().triggers_stream();
-    // One that is left comes at its time, finds its lock held and recorded, and changes nothing.
     if let Some(found) = last_by_subject(nats.js(), &stream, &waits_on).await? {
         delete_message(nats.js(), &stream, found.seq).await?;
     }
-    Ok(())
+    what.record(parts, run).await
 }
 
 /// A fire that does not take place, because its run is cancelled.

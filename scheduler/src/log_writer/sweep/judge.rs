@@ -38,7 +38,11 @@ pub(super) async fn judge(
     let attempt = &check.attempt;
     let policy = policy(parts, check).await?;
     let what = match (&attempt.ending, attempt.state, &check.handler) {
-        (Some(ending), _, _) if ending.removed && ending.then != Then::Retry => {
+        (Some(ending), _, _)
+            if ending.removed
+                && ending.then != Then::Retry
+                && ending.outcome != Outcome::Cancelled =>
+        {
             gone::end(parts, check, ending, now).await?
         }
         (Some(ending), _, _) if ending.removed => What::End(ending.clone()),
