@@ -246,7 +246,9 @@ impl Triggers {
 /// The definition that a trigger goes by which asks for another overlap policy than the job's.
 fn with_overlap(trigger: &TriggerRequest, current: &Definition) -> Option<Definition> {
     let wanted = trigger.overlap.as_deref().and_then(Overlap::from_word)?;
-    if wanted == current.spec().overlap {
+    // What the job's other settings have ruled out since it was asked for does not hold.
+    let ruled_out = wanted == Overlap::Replace && current.spec().max_running.unwrap_or(1) > 1;
+    if wanted == current.spec().overlap || ruled_out {
         return None;
     }
     let other = current.with_overlap(wanted);

@@ -22,6 +22,23 @@ async fn a_store_is_made_with_its_folder_and_keeps_its_id() {
     assert_ne!(other.id(), id);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn of_several_that_open_a_new_file_at_once_each_has_it() {
+    for _ in 0..5 {
+        let dir = tempfile::tempdir().unwrap();
+        let url = url(&dir.path().join("history.db"));
+        let opened = (0..6).map(|_| {
+            let url = url.clone();
+            tokio::spawn(async move { Store::open(&url).await.map(|store| store.id()) })
+        });
+        let mut ids = std::collections::BTreeSet::new();
+        for one in opened.collect::<Vec<_>>() {
+            ids.insert(one.await.unwrap().unwrap());
+        }
+        assert_eq!(ids.len(), 1);
+    }
+}
+
 #[tokio::test]
 async fn a_url_that_is_none_says_what_would_be_right() {
     for (url, words) in [

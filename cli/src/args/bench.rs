@@ -19,10 +19,10 @@ pub(crate) enum BenchCommand {
     /// Runs a second, from due to the committed row, beside the bare NATS messages.
     Throughput {
         /// How many runs are counted.
-        #[arg(long, value_name = "N", default_value_t = 100_000)]
+        #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
         runs: u64,
         /// How many are due each second: more than can be done.
-        #[arg(long, value_name = "N", default_value_t = 20_000)]
+        #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = count)]
         due: usize,
         #[command(flatten)]
         executors: Executors,
@@ -32,13 +32,13 @@ pub(crate) enum BenchCommand {
     /// Handler start minus nominal instant, at a steady rate beside idle jobs.
     Lateness {
         /// Jobs that are due each second.
-        #[arg(long, value_name = "N", default_value_t = 1_000)]
+        #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = count)]
         due: usize,
         /// Jobs that are not.
         #[arg(long, value_name = "N", default_value_t = 100_000)]
         idle: usize,
         /// For how many seconds.
-        #[arg(long, value_name = "N", default_value_t = 30)]
+        #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
         seconds: u64,
         #[command(flatten)]
         executors: Executors,
@@ -48,7 +48,7 @@ pub(crate) enum BenchCommand {
     /// Jobs that are all due at the same second: first and last handler start.
     Herd {
         /// How many jobs.
-        #[arg(long, value_name = "N", default_value_t = 10_000)]
+        #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = count)]
         jobs: usize,
         #[command(flatten)]
         executors: Executors,
@@ -58,10 +58,10 @@ pub(crate) enum BenchCommand {
     /// Jobs of which none is due: memory, the start, processor time.
     Idle {
         /// How many jobs.
-        #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+        #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = count)]
         jobs: usize,
         /// For how many seconds the processor time is counted.
-        #[arg(long, value_name = "N", default_value_t = 30)]
+        #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
         seconds: u64,
         #[command(flatten)]
         options: BenchOptions,
@@ -72,10 +72,10 @@ pub(crate) enum BenchCommand {
         #[arg(long)]
         stop: bool,
         /// How often.
-        #[arg(long, value_name = "N", default_value_t = 6)]
+        #[arg(long, value_name = "N", default_value_t = 6, value_parser = count)]
         rounds: usize,
         /// Jobs that are due each second.
-        #[arg(long, value_name = "N", default_value_t = 200)]
+        #[arg(long, value_name = "N", default_value_t = 200, value_parser = count)]
         due: usize,
         #[command(flatten)]
         options: BenchOptions,
@@ -83,7 +83,7 @@ pub(crate) enum BenchCommand {
     /// The history: runs written a second, and how long questions take when it is full.
     Store {
         /// How many runs.
-        #[arg(long, value_name = "N", default_value_t = 200_000)]
+        #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
         runs: u64,
         #[command(flatten)]
         options: BenchOptions,
@@ -91,13 +91,13 @@ pub(crate) enum BenchCommand {
     /// One executor by itself: handlers a second, and what it costs at rest.
     Executor {
         /// How many runs wait for it.
-        #[arg(long, value_name = "N", default_value_t = 100_000)]
+        #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
         runs: u64,
         /// How many handlers it has.
-        #[arg(long, value_name = "N", default_value_t = 50)]
+        #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000))]
         handlers: u32,
         /// For how many seconds the processor time at rest is counted.
-        #[arg(long, value_name = "N", default_value_t = 20)]
+        #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=86_400))]
         seconds: u64,
         #[command(flatten)]
         options: BenchOptions,
@@ -109,16 +109,25 @@ pub(crate) enum BenchCommand {
         url: String,
         #[arg(long)]
         starts: PathBuf,
-        #[arg(long, default_value_t = 1)]
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000))]
         handlers: u32,
     },
+}
+
+/// How many there are of something.
+fn count(text: &str) -> Result<usize, String> {
+    let most = 10_000_000;
+    match text.parse() {
+        Ok(count) if (1..=most).contains(&count) => Ok(count),
+        _ => Err(format!("write a number from 1 to {most}")),
+    }
 }
 
 /// How many executors take part.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Executors {
     /// How many executors there are.
-    #[arg(long = "executors", value_name = "N", default_value_t = 1)]
+    #[arg(long = "executors", value_name = "N", default_value_t = 1, value_parser = count)]
     pub(crate) count: usize,
 }
 

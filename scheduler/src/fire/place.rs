@@ -158,7 +158,9 @@ impl Firing {
             at: self.clock.now(),
         };
         let Ok(body) = serde_json::to_vec(&asked) else { return Ok(()) };
-        let draft = Draft::new(self.nats().names().asked(&asked.app), body).id(asked.message_id());
+        let draft = Draft::new(self.nats().names().asked(&asked.app), body);
+        // A run that was tried again may be replaced again.
+        let draft = draft.id(format!("{}.for.{}", asked.message_id(), later.run));
         self.publisher().publish_within(draft, PATIENCE).await.map(drop)
     }
 

@@ -64,7 +64,7 @@ pub(super) async fn strike(parts: &Parts, posting: &Posting) -> Result<(), Strin
     let Some((job, revision)) = read(parts, &run.job).await? else { return Ok(()) };
     let Some(most) = job.spec.pause_after_failures else { return Ok(()) };
     let reason = format!("{most} runs in a row failed, the last of them {}", run.id);
-    if let Some(paused) = &job.meta.paused {
+    if let Some(paused) = job.meta.paused.as_ref().filter(|_| job.is_paused(parts.clock.now())) {
         // By this very row, whose alert may be missing; or for reasons of their own.
         let ours = paused.by == BY && paused.reason == reason;
         return if ours { tell(parts, run, &reason, paused.at).await } else { Ok(()) };

@@ -8,6 +8,7 @@ use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
+use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use super::StoreError;
@@ -16,6 +17,12 @@ static MIGRATIONS: Migrator = sqlx::migrate!("./migrations/sqlite");
 
 /// How long a statement waits for another process's lock before it fails as an outage.
 const BUSY: Duration = Duration::from_secs(2);
+
+/// How long others may take to bring the tables up to date in the same moment.
+const OTHERS: Duration = Duration::from_secs(5);
+
+/// How often is looked whether they have.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// How long a reader waits for a free connection.
 const ACQUIRE: Duration = Duration::from_secs(5);
@@ -137,8 +144,21 @@ fn explain(path: &Path, error: sqlx::Error) -> StoreError {
     StoreError::File { path: path.display().to_string(), problem }
 }
 
+/// Brings the tables up to date. Another process may be at it in the same moment: then a step fails,
+/// whole, and the next look finds it done.
 async fn migrate(path: &Path, writer: &SqlitePool) -> Result<(), StoreError> {
-    MIGRATIONS.run(writer).await.map_err(|error| match error {
+    let end = Instant::now() + OTHERS;
+    let migrated = loop {
+        match MIGRATIONS.run(writer).await {
+            Err(MigrateError::ExecuteMigration(..) | MigrateError::Execute(_))
+                if Instant::now() < end =>
+            {
+                sleep(LOOK_AGAIN).await;
+            }
+            done => break done,
+        }
+    };
+    migrated.map_err(|error| match error {
         MigrateError::VersionMissing(found) | MigrateError::VersionTooNew(found, _) => {
             StoreError::Newer {
                 path: path.display().to_string(),
