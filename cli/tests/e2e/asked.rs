@@ -26,11 +26,11 @@ async fn a_run_is_cancelled_wherever_it_is() {
     let shop = Shop::open(&site);
     let retry = json!({ "max": 3, "initial": "1h" });
     site.apply(&[
-        job("work", "work", json!({ "params": 60_000 })),
+        job("work", "work", json!({ "params": 600_000 })),
         job("later", "settle", json!({})),
         job("flaky", "flaky", json!({ "params": 9, "retry": retry })),
         job("nobody", "nobody", json!({ "no_executor_wait": "1h" })),
-        job("turns", "work", json!({ "params": 60_000, "overlap": "queue" })),
+        job("turns", "work", json!({ "params": 600_000, "overlap": "queue" })),
     ])
     .await;
     let scheduled = site.trigger("later", &["--in", "1h", "--key", "later-1"]).await;
@@ -97,7 +97,7 @@ async fn what_was_asked_comes_to_pass_whatever_process_dies_over_it() {
     let first = site.serve("log-writer,api").await;
     site.apply(&[
         job("later", "settle", json!({})),
-        job("turns", "work", json!({ "params": 60_000, "overlap": "queue" })),
+        job("turns", "work", json!({ "params": 600_000, "overlap": "queue" })),
     ])
     .await;
     let running = site.trigger("turns", &[]).await;
@@ -145,7 +145,7 @@ async fn a_run_that_has_ended_is_tried_again_as_the_same_run_with_what_it_was_ma
     let api = site.serve("api").await;
     let shop = Shop::open(&site);
     let flaky = |fails: u32| job("flaky", "flaky", json!({ "params": fails, "shards": 2 }));
-    site.apply(&[flaky(1), job("turns", "work", json!({ "params": 60_000, "overlap": "queue" }))])
+    site.apply(&[flaky(1), job("turns", "work", json!({ "params": 600_000, "overlap": "queue" }))])
         .await;
     let run = site.trigger("flaky", &["--key", "k"]).await;
     assert_eq!(site.ended(&run).await["state"], "failed");
