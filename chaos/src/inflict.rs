@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use chrono::{DateTime, Utc};
 use rustix::process::Signal;
 use taskparty_lab::seat::Seat;
 use taskparty_lab::site::Site;
@@ -17,10 +18,20 @@ use crate::plan::{Cut, Fault, Lane, Step, Target};
 /// How long a graceful end may take: with NATS away it takes what a node allows itself.
 const END: Duration = Duration::from_secs(40);
 
-/// Follows a lane to its end, or until `stop`. Returns how many faults there were.
-pub async fn follow(site: Arc<Site>, lane: Lane, stop: CancellationToken) -> usize {
+/// What was done of a lane.
+#[derive(Debug, Default)]
+pub struct Done {
+    /// How many faults there were.
+    pub faults: usize,
+    /// When a node of NATS ended or stood still, and was back: what it led and had not told the
+    /// others is forgotten, such as that a message was delivered, or acked.
+    pub forgot: Vec<DateTime<Utc>>,
+}
+
+/// Follows a lane to its end, or until `stop`.
+pub async fn follow(site: Arc<Site>, lane: Lane, stop: CancellationToken) -> Done {
     let mut due = Instant::now();
-    let mut done = 0;
+    let mut done = Done::default();
     for step in &lane.steps {
         due += step.wait;
         let waited = stop.run_until_cancelled(tokio::time::sleep_until(due)).await;
@@ -29,14 +40,17 @@ pub async fn follow(site: Arc<Site>, lane: Lane, stop: CancellationToken) -> usi
         }
         let seconds = step.lasts.as_secs_f64();
         site.journal.say(format!("  {}: {} ({seconds:.1} s)", lane.target, step.fault));
-        done += 1;
+        done.faults += 1;
+        let of_nats = lane.target == Target::Nats;
+        done.forgot.extend(of_nats.then(|| site.journal.clock().now()));
         let outcome = match seat(&site, lane.target) {
             Some(seat) => of_process(&site, seat, step, &stop).await,
-            None => of_nats(&site, step, &stop).await,
+            None => on_nats(&site, step, &stop).await,
         };
         if let Err(error) = outcome {
             site.journal.say(format!("  {}: {error:#}", lane.target));
         }
+        done.forgot.extend(of_nats.then(|| site.journal.clock().now()));
         due += step.lasts;
     }
     done
@@ -124,7 +138,7 @@ async fn forget(site: &Site, seat: &Seat) -> Result<()> {
     Ok(())
 }
 
-async fn of_nats(site: &Site, step: &Step, stop: &CancellationToken) -> Result<()> {
+async fn on_nats(site: &Site, step: &Step, stop: &CancellationToken) -> Result<()> {
     let mut servers = site.servers.lock().await;
     let keep = |servers: &taskparty_lab::servers::Servers, node| {
         servers.keep_log(node, &site.dir).map(drop)

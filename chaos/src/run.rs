@@ -19,7 +19,7 @@ use taskparty_scheduler::store::Store;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::inflict::{follow, heal};
+use crate::inflict::{Done, follow, heal};
 use crate::load;
 use crate::plan::{Crowd, lanes};
 use crate::quiet::quiet;
@@ -100,8 +100,8 @@ pub async fn run(config: &Config, programs: &Programs, dir: &Path) -> Result<Ver
     let from = journal.clock().now();
     site.apply(&jobs).await.context("saving the jobs")?;
     journal.say(format!("{} jobs, about {} fires a second", jobs.len(), config.rate));
-    let (faults, ended, promised) = storm(&site, config).await;
-    let verdict = calm(&site, &jobs, from, &promised).await;
+    let (Done { faults, forgot }, ended, promised) = storm(&site, config).await;
+    let verdict = calm(&site, &jobs, from, &promised, forgot).await;
     // Whatever is wrong is looked for in the logs of the nodes too.
     for node in 0..NODES {
         site.servers.lock().await.keep_log(node, dir)?;
@@ -116,9 +116,9 @@ pub async fn run(config: &Config, programs: &Programs, dir: &Path) -> Result<Ver
     Ok(Verdict { report, wrong, faults })
 }
 
-/// Load and faults, for as long as the plan says. Gives the number of faults, of processes that
+/// Load and faults, for as long as the plan says. Gives what was done, the number of processes that
 /// ended by themselves, and what was promised.
-async fn storm(site: &Arc<Site>, config: &Config) -> (usize, u64, Promised) {
+async fn storm(site: &Arc<Site>, config: &Config) -> (Done, u64, Promised) {
     let crowd = Crowd { schedulers: SCHEDULERS, executors: EXECUTORS, nodes: NODES };
     let (stop, over) = (CancellationToken::new(), CancellationToken::new());
     let mut following = JoinSet::new();
@@ -140,7 +140,11 @@ async fn storm(site: &Arc<Site>, config: &Config) -> (usize, u64, Promised) {
     let telling = tokio::spawn(tell(site.clone(), over.clone()));
     tokio::time::sleep(config.length).await;
     stop.cancel();
-    let faults = following.join_all().await.into_iter().sum();
+    let mut done = Done::default();
+    for of_lane in following.join_all().await {
+        done.faults += of_lane.faults;
+        done.forgot.extend(of_lane.forgot);
+    }
     site.journal.say("the faults are over");
     let promised = triggering.await.unwrap_or_default();
     if let Err(error) = heal(site).await {
@@ -149,7 +153,7 @@ async fn storm(site: &Arc<Site>, config: &Config) -> (usize, u64, Promised) {
     over.cancel();
     let ended = watching.join_all().await.into_iter().sum();
     let _ = telling.await;
-    (faults, ended, promised)
+    (done, ended, promised)
 }
 
 /// After the faults: everything goes on, comes to rest, and is audited.
@@ -158,6 +162,7 @@ async fn calm(
     jobs: &[Value],
     from: DateTime<Utc>,
     promised: &Promised,
+    forgot: Vec<DateTime<Utc>>,
 ) -> Result<(Report, Vec<String>)> {
     let journal = &site.journal;
     let healed = journal.clock().now();
@@ -201,6 +206,7 @@ async fn calm(
         lease: LEASE,
         most: MOST,
         starts: site.starts.clone(),
+        forgot,
         ..AuditConfig::new(from, to)
     };
     let report = taskparty_scheduler::audit::run(&site.buckets, &store, config).await?;

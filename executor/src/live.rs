@@ -1,13 +1,16 @@
 //! The runs that this process has in its hands: who may cancel them, and what the registry says.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use taskparty_common::dispatch::{Cancel, Dispatch};
+use taskparty_common::dispatch::{Cancel, Dispatch, ResultRecord};
 use taskparty_common::name::{Handler, JobId};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
+
+/// Attempts of which it is remembered that their result is stored.
+const REMEMBERED: usize = 10_000;
 
 /// All runs in this process. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -19,10 +22,25 @@ struct Table {
     runs: HashMap<u64, Entry>,
     /// The latest delivery of each attempt of a shard, and its place in `runs`.
     latest: HashMap<Attempt, (u64, u64)>,
+    /// The last attempts whose results are stored, the oldest first.
+    reported: VecDeque<Attempt>,
+    is_reported: HashSet<Attempt>,
 }
 
 /// Run, shard and attempt.
 type Attempt = (Uuid, u32, u32);
+
+/// What becomes of a delivery.
+#[derive(Debug)]
+pub(crate) enum Entered {
+    /// It is begun.
+    Begun(Place),
+    /// This process has that very delivery, or a later one, in its hands already: the server has
+    /// forgotten that it sent it, because it was killed or its consumer was made anew.
+    InHand,
+    /// Its result is stored, and the server has forgotten the ack, or never got it.
+    Reported,
+}
 
 #[derive(Debug)]
 struct Entry {
@@ -79,20 +97,21 @@ impl Live {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes `dispatch`, delivered for the `delivery`th time, in, in `slot`. Nothing when this
-    /// process has that very delivery, or a later one, in its hands already: the server has
-    /// forgotten that it sent it, because it was killed or its consumer was made anew.
+    /// Takes `dispatch`, delivered for the `delivery`th time, in, in `slot`.
     pub(crate) fn enter(
         &self,
         dispatch: &Dispatch,
         delivery: u64,
         slot: OwnedSemaphorePermit,
-    ) -> Option<Place> {
+    ) -> Entered {
         let cancel = Arc::<CancelRequest>::default();
         let attempt = (dispatch.run, dispatch.shard.index, dispatch.attempt);
         let mut table = self.table();
         if table.latest.get(&attempt).is_some_and(|(latest, _)| *latest >= delivery) {
-            return None;
+            return Entered::InHand;
+        }
+        if table.is_reported.contains(&attempt) {
+            return Entered::Reported;
         }
         table.next += 1;
         let id = table.next;
@@ -105,7 +124,21 @@ impl Live {
         table.runs.insert(id, entry);
         table.latest.insert(attempt, (delivery, id));
         drop(table);
-        Some(Place { live: self.clone(), id, cancel, _slot: slot })
+        Entered::Begun(Place { live: self.clone(), id, cancel, _slot: slot })
+    }
+
+    /// The result of an attempt is stored: whatever is delivered of it again is done.
+    pub(crate) fn reported(&self, record: &ResultRecord) {
+        let attempt = (record.run, record.shard.index, record.attempt);
+        let mut table = self.table();
+        if table.is_reported.insert(attempt) {
+            table.reported.push_back(attempt);
+        }
+        if table.reported.len() > REMEMBERED
+            && let Some(oldest) = table.reported.pop_front()
+        {
+            table.is_reported.remove(&oldest);
+        }
     }
 
     /// Asks every run that `cancel` names to stop. Asking again changes nothing.

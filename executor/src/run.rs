@@ -22,7 +22,7 @@ use tracing::Instrument;
 
 use crate::context::{Context, ContextParts};
 use crate::handler::{ErasedHandler, Returned, TidyUp};
-use crate::live::{CancelRequest, Place};
+use crate::live::{CancelRequest, Entered, Place};
 use crate::logs::Writer;
 use crate::node::Node;
 use crate::pinned;
@@ -102,10 +102,18 @@ async fn see_through(node: Arc<Node>, received: Received, slot: Slot) {
             return settle::report(&node, &delivery, &lease, record).await;
         }
     };
-    let Some(place) = node.live.enter(&dispatch, delivery.delivered, slot) else {
-        tracing::warn!(run = %attempt.run, job = %attempt.job, shard = attempt.shard.index, delivery = delivery.delivered,
-            "NATS sent a dispatch again that is in hand here; it is left to whoever has it.");
-        return;
+    let place = match node.live.enter(&dispatch, delivery.delivered, slot) {
+        Entered::Begun(place) => place,
+        Entered::InHand => {
+            tracing::warn!(run = %attempt.run, job = %attempt.job, shard = attempt.shard.index, delivery = delivery.delivered,
+                "NATS sent a dispatch again that is in hand here; it is left to whoever has it.");
+            return;
+        }
+        Entered::Reported => {
+            tracing::warn!(run = %attempt.run, job = %attempt.job, shard = attempt.shard.index, delivery = delivery.delivered,
+                "NATS sent a dispatch again whose result is stored; it is acked.");
+            return settle::ack(&node, &delivery, attempt.run).await;
+        }
     };
     let place = Arc::new(place);
     let span = tracing::info_span!(

@@ -11,6 +11,7 @@ use taskparty_common::outcome::Code;
 use taskparty_nats::fail_point;
 use taskparty_nats::lease::{self, AckError, Delivery, Lease};
 use taskparty_nats::publish::PublishError;
+use uuid::Uuid;
 
 use crate::node::Node;
 
@@ -43,6 +44,11 @@ async fn settle(node: &Node, delivery: &Delivery, record: ResultRecord) {
         return;
     }
     fail_point!("executor.before_ack");
+    ack(node, delivery, run).await;
+}
+
+/// Acks the dispatch of what is reported.
+pub(crate) async fn ack(node: &Node, delivery: &Delivery, run: Uuid) {
     loop {
         match lease::ack(&node.publisher, delivery, ACK_DEADLINE).await {
             Ok(()) => return,
@@ -71,7 +77,10 @@ async fn store(node: &Node, mut record: ResultRecord) -> bool {
             }
         };
         match node.joiner.send(&subject, line).await {
-            Ok(_) => return true,
+            Ok(_) => {
+                node.live.reported(&record);
+                return true;
+            }
             Err(PublishError::TooLarge(text)) if !shortened => {
                 tracing::warn!(run = %record.run, text, "A result goes out without its output, which the server does not take.");
                 shortened = true;

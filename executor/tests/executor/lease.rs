@@ -131,3 +131,25 @@ async fn a_short_break_of_the_connection_costs_nothing() {
     rig.wait_until_idle().await;
     executor.stop().await;
 }
+
+/// As a server does that has lost its last state, or goes on as the leader that it no longer is.
+#[tokio::test]
+async fn what_comes_again_after_its_result_was_stored_is_acked_and_not_begun_again() {
+    let rig = Rig::start().await;
+    rig.make_consumer("count").await;
+    let begun = Arc::new(AtomicUsize::new(0));
+    let counted = begun.clone();
+    let count = move |_: Context, _: Value| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        async { Ok(()) }
+    };
+    let executor = Started::run(rig.executor().handler_with("count", slots(1), count));
+    let work = rig.work("count", json!(null));
+    rig.outcome(&work).await;
+    let run = rig.dispatch(&work).await;
+    rig.wait_until_idle().await;
+    let other = rig.outcome(&rig.work("count", json!(null))).await;
+    assert_eq!(other.outcome, Outcome::Succeeded);
+    assert_eq!((begun.load(Ordering::SeqCst), rig.results(run).await.len()), (2, 1));
+    executor.stop().await;
+}

@@ -70,9 +70,10 @@ pub struct AuditConfig {
     /// The files in which executors wrote their starts; none: starts are not judged. All executors
     /// of the period must have written one.
     pub starts: Vec<PathBuf>,
-    /// When NATS may have forgotten what it had just delivered: a server was killed that does not
-    /// sync each write, or a consumer was deleted. Its count then begins again, and two starts of
-    /// one delivery, one on each side, are a note. Default: none.
+    /// When NATS may have forgotten what had just been delivered or acked: a server ended or stood
+    /// still, or a consumer was deleted. Two starts of one delivery, one on each side, are a note
+    /// then, and so is a start of an attempt that was reported before and has a successor that
+    /// succeeded. Default: none.
     pub forgot: Vec<DateTime<Utc>>,
     /// The most runs of the period. Default 1 000 000, about 900 MiB.
     pub max_runs: usize,

@@ -92,8 +92,8 @@ kinds! {
         RecordRepeated = "record_repeated",
         /// An attempt that succeeded was started by more than one delivery.
         Redelivered = "redelivered",
-        /// One delivery was started on both sides of a time at which NATS forgot what it had
-        /// delivered.
+        /// One delivery was started on both sides of a time at which NATS forgot what was delivered,
+        /// or an attempt came again whose ack it forgot.
         DeliveryForgotten = "delivery_forgotten",
         /// Results came after the end of their attempt, and changed nothing.
         LateResult = "late_result",

@@ -21,7 +21,7 @@ impl Ledger {
         for one in &run.tries {
             self.judge_deliveries(id, run, one);
             if let Some((other, at)) = success_of_another(run, one)
-                && let Some(began) = one.starts.iter().find(|began| began.at > at)
+                && let Some(began) = self.began_after(id, run, one, at)
             {
                 let expected = format!("no start after attempt {other} succeeded at {}", shown(at));
                 let found = self.began(began);
@@ -29,6 +29,25 @@ impl Ledger {
                 self.findings.wrong(Kind::StartAfterSuccess, place, expected, found);
             }
         }
+    }
+
+    /// A start after `at`; one of which NATS forgot that it was acked is only noted.
+    fn began_after<'a>(
+        &mut self,
+        id: Uuid,
+        run: &RunFacts,
+        one: &'a Try,
+        at: i64,
+    ) -> Option<&'a Began> {
+        for began in one.starts.iter().filter(|began| began.at > at) {
+            let reported = one.results.iter().map(|result| result.stored).min();
+            if reported.is_none_or(|reported| !self.forgot_between(reported, began.at)) {
+                return Some(began);
+            }
+            let (place, found) = (self.of_try(id, run, one), self.began(began));
+            self.findings.note(NoteKind::DeliveryForgotten, place, found);
+        }
+        None
     }
 
     fn began(&self, began: &Began) -> String {
@@ -40,11 +59,12 @@ impl Ledger {
     fn is_forgotten(&self, starts: &[&Began]) -> bool {
         let mut at: Vec<i64> = starts.iter().map(|began| began.at).collect();
         at.sort_unstable();
-        let forgot = |pair: &[i64]| {
-            let between = pair[0] - ON_ITS_WAY_MS..=pair[1];
-            self.bounds.forgot.iter().any(|at| between.contains(&at.timestamp_millis()))
-        };
-        at.windows(2).all(forgot)
+        at.windows(2).all(|pair| self.forgot_between(pair[0], pair[1]))
+    }
+
+    fn forgot_between(&self, from: i64, to: i64) -> bool {
+        let between = from - ON_ITS_WAY_MS..=to;
+        self.bounds.forgot.iter().any(|at| between.contains(&at.timestamp_millis()))
     }
 
     fn judge_deliveries(&mut self, id: Uuid, run: &RunFacts, one: &Try) {
