@@ -56,7 +56,7 @@ async fn save_all(site: &Site) {
     for (n, policy) in ["once", "all", "skip"].into_iter().cycle().take(9).enumerate() {
         let mut job = spec(&format!("missed-{n}"), "well", every("1s"));
         job["misfire"] = json!({ "policy": policy, "grace": "2s" });
-        site.save_as_of(job, site.now() - TimeDelta::seconds(20)).await;
+        site.save_as_of(job, site.now() - TimeDelta::seconds(60)).await;
     }
     for n in 0..3 {
         let cron = json!({ "cron": "*/2 * * * * *", "timezone": "Asia/Shanghai", "spread": "1s" });
@@ -98,7 +98,7 @@ async fn a_busy_installation_is_clean_and_whatever_is_tampered_with_is_found() {
     site.executors_are_live(2).await;
     let begin = site.now();
     // What some of the jobs missed before is in the period, too.
-    let from = begin - TimeDelta::seconds(30);
+    let from = begin - TimeDelta::seconds(90);
     save_all(&site).await;
     for n in 0..20 {
         site.trigger("well-0", &format!("key-{n}")).await;
