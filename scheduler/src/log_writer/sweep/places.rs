@@ -24,7 +24,7 @@ use crate::overlap;
 use crate::store::Run;
 
 /// How often is looked.
-const EVERY: Duration = Duration::from_secs(60);
+const EVERY: Duration = Duration::from_secs(10);
 
 /// By how much the history must be ahead of the first look.
 const MARGIN: TimeDelta = TimeDelta::seconds(2);
