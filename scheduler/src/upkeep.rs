@@ -8,7 +8,7 @@
 //!
 //! *Invariant: nothing here decides about a fire.* It only puts back what was there.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use taskparty_nats::bucket::BucketError;
 use taskparty_nats::history::{self, ReadError, Start, consumer_info};
 use taskparty_nats::subject::{Bucket, LOG_WRITER};
 use taskparty_nats::topology::TopologyError;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -36,6 +36,9 @@ const AT_ONCE: usize = 64;
 /// A record may have been on its way when the log writer was last seen to have them all.
 const MARGIN: TimeDelta = TimeDelta::seconds(5);
 
+/// For how long a consumer that is made again is taken for gone with its stream.
+const GO_WITH_IT: Duration = Duration::from_secs(60);
+
 /// How long reading the locks may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -46,13 +49,15 @@ pub(crate) struct Upkeep {
     alarms: Alarms,
     /// When the log writer was last seen to have taken in all records.
     all_taken_in: DateTime<Utc>,
+    /// The streams that were made again lately.
+    remade: HashMap<String, Instant>,
 }
 
 impl Upkeep {
     /// Looks after what `firing` needs; `jobs` are those that it fires.
     pub(crate) fn new(firing: Firing, jobs: Jobs, alarms: Alarms) -> Self {
         let all_taken_in = firing.clock.now();
-        Self { firing, jobs, alarms, all_taken_in }
+        Self { firing, jobs, alarms, all_taken_in, remade: HashMap::new() }
     }
 
     /// Looks until `shutdown`.
@@ -117,11 +122,24 @@ impl Upkeep {
                 }
             }
         }
-        if !made.is_empty() {
-            self.alarms.raise("deleted", &told(&made)).await;
+        let deleted = self.deleted(made);
+        if !deleted.is_empty() {
+            self.alarms.raise("deleted", &told(&deleted)).await;
         }
         self.note_taken_in().await;
         Ok(())
+    }
+
+    /// What somebody deleted, of what was `made` again. The consumers of a stream go with it, and may
+    /// be made again a look later than the stream.
+    fn deleted(&mut self, made: Vec<String>) -> Vec<String> {
+        self.remade.retain(|_, at| at.elapsed() < GO_WITH_IT);
+        let streams = made.iter().filter(|name| !name.contains('/'));
+        self.remade.extend(streams.map(|stream| (stream.clone(), Instant::now())));
+        let of_a_stream = |name: &str| name.split_once('/').map(|(stream, _)| stream.to_owned());
+        made.into_iter()
+            .filter(|name| of_a_stream(name).is_none_or(|stream| !self.remade.contains_key(&stream)))
+            .collect()
     }
 
     fn known_jobs(&self) -> Vec<(String, Vec<u8>)> {
