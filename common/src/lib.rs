@@ -14,4 +14,5 @@ pub mod job;
 pub mod name;
 pub mod outcome;
 pub mod overlap;
+pub mod rate;
 pub mod schedule;

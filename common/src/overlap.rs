@@ -1,16 +1,23 @@
-//! Places: how many runs of one job may go on at once, and who waits.
+//! Places: how many runs of one job may go on at once, how many may begin, and who waits.
 //!
 //! One entry a job, changed by compare-and-set. Every step is keyed by the run and can be made
 //! again: a run that is in has its place, a run that waits waits, and a run that has ended is never
-//! let in again.
+//! let in again. *Invariant: where the job has a rate, a run that gets a place counts in the same
+//! step*, so whoever crashes afterwards makes none begin too early, or count twice.
 
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::rate::{Rate, Starts};
+
 /// Ends of runs that an entry remembers.
 const REMEMBERED: usize = 200;
+
+/// Waiting runs that get their places in one step, at most: a run counts when it gets its place, and
+/// begins when those before it are dispatched.
+pub const AT_ONCE: usize = 16;
 
 /// The places of one job.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,9 +37,33 @@ pub struct Places {
     /// Of places that go by another id than their run ([`place_id`]): the id, and the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub again: Vec<(Uuid, Uuid)>,
+    /// When runs began lately, where the job has a rate.
+    #[serde(default, skip_serializing_if = "Starts::is_empty")]
+    pub starts: Starts,
+    /// The last run that asked may go on beside others, if the job has no limits any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub beside: bool,
     /// The last runs that have ended, shortened; the latest last.
     #[serde(default)]
     pub ended: VecDeque<String>,
+}
+
+/// How many runs of a job may go on, and begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// The places that there are.
+    pub places: usize,
+    /// The job's rate; nothing: as many as there are places.
+    pub rate: Option<Rate>,
+    /// Now, in milliseconds since 1970; for the rate alone.
+    pub now_ms: i64,
+}
+
+impl From<usize> for Limits {
+    /// So many places, and no rate.
+    fn from(places: usize) -> Self {
+        Self { places, rate: None, now_ms: 0 }
+    }
 }
 
 /// A run that has a place.
@@ -106,8 +137,14 @@ pub enum Withdrawal {
 }
 
 impl Places {
-    /// Asks for a place for `run`, of `places` that there are.
-    pub fn admit(&mut self, run: Uuid, places: usize, when_full: WhenFull) -> Admission {
+    /// Asks for a place for `run`, inside `limits`.
+    pub fn admit(
+        &mut self,
+        run: Uuid,
+        limits: impl Into<Limits>,
+        when_full: WhenFull,
+    ) -> Admission {
+        let limits = limits.into();
         self.v = 1;
         if let Some(active) = self.active.iter().find(|active| active.run == run) {
             return match (active.due, active.waited) {
@@ -123,11 +160,19 @@ impl Places {
             return Admission::Ended;
         }
         // Nobody overtakes those that wait.
-        if self.active.len() < places && self.waiting.is_empty() {
+        if self.active.len() < limits.places && self.waiting.is_empty() && self.begins(limits) {
             self.active.push(Active { run, due: false, waited: false });
             return Admission::Active;
         }
         match when_full {
+            // What waits for its rate alone is not left out; but it counts as one that goes on.
+            WhenFull::Skip
+                if limits.rate.is_some()
+                    && self.active.len() + self.waiting.len() < limits.places =>
+            {
+                self.waiting.push_back(run);
+                Admission::Waiting
+            }
             WhenFull::Skip => Admission::Overlap,
             WhenFull::Wait { limit: Some(limit) } if self.waiting.len() >= limit as usize => {
                 Admission::QueueFull
@@ -146,13 +191,13 @@ impl Places {
 
     /// Asks for a place for `run`, which is tried again for the `round`th time. Whoever asks
     /// dispatches it himself as soon as it has one.
-    pub fn turn(&mut self, run: Uuid, round: u32, places: usize) -> Admission {
+    pub fn turn(&mut self, run: Uuid, round: u32, limits: impl Into<Limits>) -> Admission {
         let id = place_id(run, round);
         if let Some(active) = self.active.iter_mut().find(|active| active.run == id) {
             active.due = false;
             return Admission::Active;
         }
-        let admission = self.admit(id, places, WhenFull::Wait { limit: None });
+        let admission = self.admit(id, limits, WhenFull::Wait { limit: None });
         let is_in = matches!(admission, Admission::Active | Admission::Waiting);
         if is_in && id != run && !self.again.contains(&(id, run)) {
             self.again.push((id, run));
@@ -205,16 +250,38 @@ impl Places {
         true
     }
 
-    /// Gives free places to those that wait; they are then due. True when that changed anything.
-    pub fn promote(&mut self, places: usize) -> bool {
-        let mut changed = false;
-        while self.active.len() < places
-            && let Some(run) = self.waiting.pop_front()
-        {
+    /// Gives free places to those that wait, a few in one step; they are then due. True when that
+    /// changed anything.
+    pub fn promote(&mut self, limits: impl Into<Limits>) -> bool {
+        let limits = limits.into();
+        let mut changed = limits.rate.is_some() && self.starts.settle(limits.now_ms);
+        for _ in 0..AT_ONCE {
+            if self.active.len() >= limits.places || self.waiting.is_empty() || !self.begins(limits)
+            {
+                break;
+            }
+            let Some(run) = self.waiting.pop_front() else { break };
             self.active.push(Active { run, due: true, waited: true });
             changed = true;
         }
         changed
+    }
+
+    /// When the rate of `limits` lets the next run begin, if that is what it waits for.
+    pub fn held_until(&self, limits: Limits) -> Option<i64> {
+        let at = self.starts.next(limits.rate?, limits.now_ms);
+        (self.active.len() < limits.places && at > limits.now_ms).then_some(at)
+    }
+
+    /// Whether the rate lets a run begin now; then it counts.
+    fn begins(&mut self, limits: Limits) -> bool {
+        let Some(rate) = limits.rate else { return true };
+        self.starts.settle(limits.now_ms);
+        let may = self.starts.next(rate, limits.now_ms) <= limits.now_ms;
+        if may {
+            self.starts.add(rate, limits.now_ms);
+        }
+        may
     }
 
     /// `run` is dispatched: it is due no more. True when that changed anything.
@@ -279,142 +346,4 @@ fn short(run: Uuid) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn run(n: u128) -> Uuid {
-        Uuid::from_u128(n)
-    }
-
-    const WAIT: WhenFull = WhenFull::Wait { limit: Some(2) };
-
-    #[test]
-    fn one_runs_two_wait_and_the_next_is_left_out() {
-        let mut places = Places::default();
-        let admissions: Vec<_> = (1..=4).map(|n| places.admit(run(n), 1, WAIT)).collect();
-        use Admission::*;
-        assert_eq!(admissions, [Active, Waiting, Waiting, QueueFull]);
-        assert_eq!(places.admit(run(1), 1, WAIT), Active, "asked again");
-        assert_eq!(places.admit(run(2), 1, WAIT), Waiting, "asked again");
-        assert_eq!(places.admit(run(5), 1, WhenFull::Skip), Overlap);
-        assert!(places.release(run(1)) && !places.release(run(1)));
-        assert_eq!(places.admit(run(1), 1, WAIT), Ended, "never again");
-        assert!(places.promote(1) && !places.promote(1));
-        assert_eq!(places.due().collect::<Vec<_>>(), [run(2)]);
-        assert_eq!(places.admit(run(2), 1, WAIT), Waiting, "whoever promoted it dispatches it");
-        assert!(places.dispatched(run(2)) && !places.dispatched(run(2)));
-        assert_eq!(places.admit(run(2), 1, WAIT), Promoted, "asked again, late");
-        assert_eq!([1, 2, 3, 9].map(|n| places.place_of(run(n))), {
-            use Place::*;
-            [Ended, Active, Waiting, Unknown]
-        });
-        assert!(!places.wait_again(run(1)) && !places.wait_again(run(2)));
-        assert!(places.wait_again(run(9)) && places.release(run(9)));
-        assert!(places.release(run(3)), "a waiter can be taken out");
-        assert_eq!((places.active.len(), places.waiting.len()), (1, 0));
-    }
-
-    #[test]
-    fn a_run_that_is_tried_again_takes_its_turn_under_another_id() {
-        let mut places = Places::default();
-        places.admit(run(1), 1, WAIT);
-        places.release(run(1));
-        assert_eq!(place_id(run(1), 0), run(1));
-        let again = place_id(run(1), 1);
-        places.admit(run(8), 1, WAIT);
-        assert_eq!(places.turn(run(1), 1, 1), Admission::Waiting);
-        assert_eq!(places.turn(run(1), 1, 1), Admission::Waiting, "asked again");
-        places.release(run(8));
-        places.promote(1);
-        assert_eq!(places.turn(run(1), 1, 1), Admission::Active);
-        assert_eq!(places.due().count(), 0, "who asked dispatches it");
-        places.admit(run(9), 1, WhenFull::Replace);
-        assert_eq!(places.replaced_by(run(9)), [run(1)], "the run, and not its place");
-        assert!(places.release(again) && places.again.is_empty());
-        assert_eq!(places.turn(run(1), 1, 1), Admission::Ended);
-    }
-
-    #[test]
-    fn the_latest_replaces_those_before_it_and_begins_when_the_one_that_goes_on_has_ended() {
-        let mut places = Places::default();
-        let replace = |places: &mut Places, n| places.admit(run(n), 1, WhenFull::Replace);
-        assert_eq!(replace(&mut places, 1), Admission::Active);
-        assert!(places.replaced_by(run(1)).is_empty());
-        assert_eq!(replace(&mut places, 2), Admission::Waiting);
-        assert_eq!(places.replaced_by(run(2)), [run(1)]);
-        assert_eq!(replace(&mut places, 3), Admission::Waiting);
-        assert_eq!(places.replaced_by(run(3)), [run(1), run(2)]);
-        assert_eq!(replace(&mut places, 3), Admission::Waiting, "asked again");
-        assert_eq!(replace(&mut places, 2), Admission::Waiting, "asked again, late");
-        assert!(places.replaced_by(run(2)).is_empty(), "it replaces nobody any more");
-        assert!(!places.promote(1), "never two at once");
-        places.release(run(1));
-        assert!(places.promote(1));
-        assert_eq!(places.due().collect::<Vec<_>>(), [run(3)]);
-        assert_eq!(places.withdraw(run(2)), (Withdrawal::Left, false));
-    }
-
-    #[test]
-    fn one_that_is_withdrawn_waits_no_more_and_the_next_goes_on() {
-        let mut places = Places::default();
-        for n in 1..=3 {
-            places.admit(run(n), 1, WAIT);
-        }
-        assert_eq!(places.withdraw(run(1)), (Withdrawal::Active, false));
-        assert_eq!(places.withdraw(run(2)), (Withdrawal::Left, true));
-        assert_eq!(places.withdraw(run(2)), (Withdrawal::Left, false), "once more");
-        assert_eq!(places.admit(run(2), 1, WAIT), Admission::Waiting, "it is still to be recorded");
-        places.release(run(1));
-        places.promote(1);
-        assert_eq!(places.due().collect::<Vec<_>>(), [run(3)]);
-        assert!(places.release(run(2)) && places.leaving.is_empty());
-        assert_eq!(places.withdraw(run(2)), (Withdrawal::Ended, false));
-        assert_eq!(places.admit(run(2), 1, WAIT), Admission::Ended);
-    }
-
-    #[test]
-    fn nobody_overtakes_those_that_wait() {
-        let mut places = Places::default();
-        places.admit(run(1), 1, WAIT);
-        places.admit(run(2), 1, WAIT);
-        places.release(run(1));
-        assert_eq!(places.admit(run(3), 1, WAIT), Admission::Waiting);
-    }
-
-    proptest! {
-        /// Whatever happens, there are never more runs than places, and no run twice.
-        #[test]
-        fn never_more_than_there_are_places(
-            steps in prop::collection::vec((0_u8..5, 1_u128..12), 0..200),
-            count in 1_usize..4,
-        ) {
-            let mut places = Places::default();
-            let mut over = std::collections::BTreeSet::new();
-            for (step, n) in steps {
-                match step {
-                    0 => {
-                        let when_full = if n % 3 == 0 { WhenFull::Replace } else { WAIT };
-                        let admission = places.admit(run(n), count, when_full);
-                        prop_assert_eq!(admission == Admission::Ended, over.contains(&n));
-                    }
-                    1 => {
-                        places.release(run(n));
-                        over.insert(n);
-                    }
-                    2 => drop(places.promote(count)),
-                    3 => drop(places.withdraw(run(n))),
-                    _ => drop(places.dispatched(run(n))),
-                }
-                prop_assert!(places.active.len() <= count);
-                let mut all: Vec<_> = places.active.iter().map(|active| active.run).collect();
-                all.extend(&places.waiting);
-                all.extend(&places.leaving);
-                let distinct: std::collections::BTreeSet<_> = all.iter().collect();
-                prop_assert_eq!(distinct.len(), all.len());
-                let text = serde_json::to_string(&places).unwrap();
-                prop_assert_eq!(&serde_json::from_str::<Places>(&text).unwrap(), &places);
-            }
-        }
-    }
-}
+mod tests;

@@ -36,7 +36,7 @@ fn everything_that_is_written_is_read_back() {
         "shards": 2, "shard_params": ["x", { "y": 1 }],
         "misfire": { "policy": "all", "grace": "5s", "window": "2h" },
         "retry": { "max": 3, "initial": "2s", "factor": 1.5, "cap": "1m", "jitter": 0.0 },
-        "max_running": 3, "pause_after_failures": 5, "then": ["b", "c"],
+        "max_running": 3, "rate": "100/m", "pause_after_failures": 5, "then": ["b", "c"],
         "redeliveries": 0, "timeout": "none", "start_deadline": "10m", "no_executor_wait": "0s",
         "alert": { "when": [] }, "labels": { "team": "billing" }
     }));
@@ -53,10 +53,12 @@ fn everything_that_is_written_is_read_back() {
 
 #[test]
 fn specs_that_mean_the_same_are_equal() {
-    let one = with(json!({ "timeout": "60s", "schedule": { "cron": "@daily" }, "shards": 1,
-        "route": { "by": "any" } }));
-    let two =
-        with(json!({ "timeout": "1m", "schedule": { "cron": ["0 0 * * *"] }, "params": null }));
+    let one = with(
+        json!({ "timeout": "60s", "schedule": { "cron": "@daily" }, "shards": 1, "rate": "5/60s",
+        "route": { "by": "any" } }),
+    );
+    let two = with(json!({ "timeout": "1m", "schedule": { "cron": ["0 0 * * *"] }, "params": null,
+            "rate": "5/m" }));
     assert_eq!(strict(&one).unwrap(), strict(&two).unwrap());
 }
 
@@ -117,6 +119,10 @@ fn errors_name_field_value_and_what_would_be_right() {
         json!({ "route": ["any"] }),
         json!({ "route": "broadcast", "shards": 3, "shard_params": [1, 2, 3] }),
         json!({ "priority": 3, "then": ["b", "b"], "max_running": 0, "pause_after_failures": "3" }),
+        json!({ "rate": 100 }),
+        json!({ "rate": "100/min" }),
+        json!({ "rate": "0/m" }),
+        json!({ "rate": "5/week", "max_running": 2000 }),
         json!({ "then": ["a"] }),
         json!({ "then": "b" }),
         json!({ "then": ["b c"] }),

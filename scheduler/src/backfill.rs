@@ -10,12 +10,14 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use taskparty_common::backfill::Backfill;
 use taskparty_common::fire::{FireId, TriggerRequest};
+use taskparty_common::job::Overlap;
 use taskparty_nats::fail_point;
 use taskparty_nats::history::{ReadError, consumer_info};
 use taskparty_nats::lease::Delivery;
 use taskparty_nats::publish::Draft;
 
 use crate::definition::Definition;
+use crate::overlap::Bounds;
 use crate::trigger::{Decision, Triggers};
 
 /// How soon the next step comes after one that fired.
@@ -72,9 +74,15 @@ impl Triggers {
     /// Whether the next instant would begin at once, or nearly.
     async fn has_room(&self, definition: &Definition) -> Result<bool, ReadError> {
         let spec = definition.spec();
-        if spec.places().is_some() {
-            let busy = self.firing.queues.is_busy(&spec.id).await;
-            return busy.map(|busy| !busy).map_err(|error| ReadError::Refused(error.to_string()));
+        if let Some(bounds) = Bounds::of(spec) {
+            let free = match spec.overlap {
+                Overlap::Allow => self.firing.queues.has_free(&spec.id, bounds).await,
+                _ => self.firing.queues.is_busy(&spec.id).await.map(|busy| !busy),
+            };
+            let free = free.map_err(|error| ReadError::Refused(error.to_string()))?;
+            if !free || spec.overlap != Overlap::Allow {
+                return Ok(free);
+            }
         }
         let nats = self.firing.nats();
         let stream = nats.names().dispatch_stream(&spec.app);

@@ -192,7 +192,7 @@ impl Node {
             buckets: buckets.clone(),
             joiner: self.joiner.clone(),
             locks: Locks::new(buckets.clone()),
-            queues: Queues::new(buckets.clone()),
+            queues: Queues::new(buckets.clone(), clock.clone()),
             topology: topology.clone(),
             looks: Looks::default(),
             records: Records::default(),

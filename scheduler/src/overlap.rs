@@ -1,4 +1,4 @@
-//! Places of jobs that may not overlap themselves: asked for, given, and given back.
+//! Places of jobs that may not overlap themselves, or have a rate: asked for, given, and given back.
 //!
 //! One entry a job in the overlap bucket, changed by compare-and-set on the leader's word; beside
 //! it the intent of each run that waits, which has no TTL as its lock has. *Invariants.* Every step
@@ -13,13 +13,15 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, SecondsFormat, Utc};
 use taskparty_common::fire::{FireId, Intent, Plan};
-use taskparty_common::job::{JobSpec, Overlap};
+use taskparty_common::job::{JobSpec, MAX_RUNNING, Overlap};
 use taskparty_common::name::JobId;
 use taskparty_common::outcome::Trigger;
-use taskparty_common::overlap::{Admission, Place, Places, WhenFull, Withdrawal};
+use taskparty_common::overlap::{Admission, Limits, Place, Places, WhenFull, Withdrawal};
+use taskparty_common::rate::Rate;
 use taskparty_nats::bucket::{BucketError, Buckets, Entry, Swap};
+use taskparty_nats::clock::Clock;
 use taskparty_nats::history::ReadError;
 use taskparty_nats::subject::Bucket;
 use uuid::Uuid;
@@ -28,8 +30,51 @@ use uuid::Uuid;
 #[derive(Debug, Clone)]
 pub(crate) struct Queues {
     buckets: Buckets,
+    clock: Clock,
     /// Entries in which runs go on or wait, with their revisions, as a watch has last told them.
     seen: Arc<Mutex<HashMap<JobId, (u64, Places)>>>,
+}
+
+/// How many runs of a job may go on, and begin, whenever that is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Bounds {
+    /// The places that there are.
+    pub(crate) places: usize,
+    pub(crate) rate: Option<Rate>,
+}
+
+impl Default for Bounds {
+    /// Those of a job that may not overlap itself.
+    fn default() -> Self {
+        Self { places: 1, rate: None }
+    }
+}
+
+impl Bounds {
+    /// Those of a job; nothing when it has none, and takes no places.
+    pub(crate) fn of(spec: &JobSpec) -> Option<Self> {
+        Some(Self { places: spec.places()?, rate: spec.rate })
+    }
+
+    /// Those of a job that has none any more: what waits goes on.
+    pub(crate) fn open() -> Self {
+        Self { places: usize::try_from(MAX_RUNNING).unwrap_or(usize::MAX), rate: None }
+    }
+
+    /// The same, now.
+    pub(crate) fn at(self, now_ms: i64) -> Limits {
+        Limits { places: self.places, rate: self.rate, now_ms }
+    }
+}
+
+/// What became of a run that asked for a place.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) admission: Admission,
+    /// The runs that are to stop for it.
+    pub(crate) replaced: Vec<Uuid>,
+    /// When the job's rate lets the next run begin, if it waits for that.
+    pub(crate) held_until: Option<DateTime<Utc>>,
 }
 
 /// A run that waits, as it is stored.
@@ -71,8 +116,8 @@ impl From<bool> for Changed {
 }
 
 impl Queues {
-    pub(crate) fn new(buckets: Buckets) -> Self {
-        Self { buckets, seen: Arc::default() }
+    pub(crate) fn new(buckets: Buckets, clock: Clock) -> Self {
+        Self { buckets, clock, seen: Arc::default() }
     }
 
     /// Takes in what a watch tells of an entry.
@@ -120,6 +165,16 @@ impl Queues {
         self.change(job, |places| (places.is_busy(), Changed::No)).await
     }
 
+    /// Whether a further run of a job would begin at once.
+    pub(crate) async fn has_free(&self, job: &JobId, bounds: Bounds) -> Result<bool, BucketError> {
+        self.change(job, |places| {
+            let room = places.active.len() < bounds.places && places.waiting.is_empty();
+            let held = places.held_until(bounds.at(self.clock.now_ms())).is_some();
+            (room && !held, Changed::No)
+        })
+        .await
+    }
+
     /// Lets a run wait again that nobody knows of any more.
     pub(crate) async fn wait_again(&self, id: &FireId, intent: &Intent) -> Result<(), BucketError> {
         self.change(&intent.job, |places| ((), places.wait_again(intent.run).into())).await?;
@@ -130,13 +185,13 @@ impl Queues {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for a place for `run`; and which runs are to stop for it.
+    /// Asks for a place for `run`.
     pub(crate) async fn admit(
         &self,
         spec: &JobSpec,
         run: Uuid,
         trigger: Trigger,
-    ) -> Result<(Admission, Vec<Uuid>), BucketError> {
+    ) -> Result<Answer, BucketError> {
         let when_full = match (spec.overlap, trigger) {
             (Overlap::Skip, _) => WhenFull::Skip,
             // Catch-up and backfill are paced, and never dropped.
@@ -144,32 +199,35 @@ impl Queues {
             (Overlap::Replace, _) => WhenFull::Replace,
             _ => WhenFull::Wait { limit: Some(spec.queue_limit) },
         };
-        let most = spec.places().unwrap_or(usize::MAX);
+        let bounds = Bounds::of(spec).unwrap_or(Bounds::open());
         self.change(&spec.id, |places| {
+            let limits = bounds.at(self.clock.now_ms());
             let before = (places.active.len(), places.waiting.len(), places.leaving.len());
-            let admission = places.admit(run, most, when_full);
+            let admission = places.admit(run, limits, when_full);
+            places.beside = spec.overlap == Overlap::Allow;
+            let held_until = places.held_until(limits).and_then(DateTime::from_timestamp_millis);
             let replaced = match when_full {
                 WhenFull::Replace => places.replaced_by(run),
                 WhenFull::Wait { .. } | WhenFull::Skip => Vec::new(),
             };
             let after = (places.active.len(), places.waiting.len(), places.leaving.len());
-            ((admission, replaced), (before != after).into())
+            (Answer { admission, replaced, held_until }, (before != after).into())
         })
         .await
     }
 
-    /// Asks for a place, of `most` that there are, for a run that is tried again for the `round`th
-    /// time: it waits as long as it takes.
+    /// Asks for a place, inside `bounds`, for a run that is tried again for the `round`th time: it
+    /// waits as long as it takes.
     pub(crate) async fn turn(
         &self,
         job: &JobId,
         run: Uuid,
         round: u32,
-        most: usize,
+        bounds: Bounds,
     ) -> Result<Admission, BucketError> {
         self.change(job, |places| {
             let before = places.clone();
-            let admission = places.turn(run, round, most);
+            let admission = places.turn(run, round, bounds.at(self.clock.now_ms()));
             (admission, (before != *places).into())
         })
         .await
@@ -194,16 +252,16 @@ impl Queues {
         .await
     }
 
-    /// Gives free places, of `most` that there are, to runs that wait. Those that got one just now,
-    /// and those that had got one and are not dispatched.
+    /// Gives free places, inside `bounds`, to runs that wait. Those that got one just now, and those
+    /// that had got one and are not dispatched.
     pub(crate) async fn promote(
         &self,
         job: &JobId,
-        most: usize,
+        bounds: Bounds,
     ) -> Result<(Vec<Uuid>, Vec<Uuid>), BucketError> {
         self.change(job, |places| {
             let left: Vec<Uuid> = places.due().collect();
-            let changed = places.promote(most);
+            let changed = places.promote(bounds.at(self.clock.now_ms()));
             let new = places.due().filter(|run| !left.contains(run)).collect();
             ((new, left), changed.into())
         })
@@ -296,6 +354,17 @@ impl Queues {
                 Swap::Lost { current } => entry = current,
             }
         }
+    }
+}
+
+/// Why a run waits that its job's rate holds back, when the next may begin at `at` and so many wait
+/// before it.
+pub(crate) fn words_of_rate(rate: Rate, at: DateTime<Utc>, before: usize) -> String {
+    let at = at.to_rfc3339_opts(SecondsFormat::Millis, true);
+    match before {
+        0 => format!("its rate, {rate}, allows it at {at}"),
+        1 => format!("its rate, {rate}, allows the next run at {at}, and one waits before it"),
+        _ => format!("its rate, {rate}, allows the next run at {at}, and {before} wait before it"),
     }
 }
 

@@ -179,8 +179,11 @@ fn people(run: &Value, clock: &Clock) -> String {
             head.row([field, text(run, field)]);
         }
     }
-    if !why(run).is_empty() {
-        head.row(["why".to_owned(), why(run)]);
+    // What it waits for now is nearer to the truth than what it was said to wait for at first.
+    match text(run, "waits") {
+        "" if why(run).is_empty() => {}
+        "" => head.row(["why".to_owned(), why(run)]),
+        waits => head.row(["waits".to_owned(), waits.to_owned()]),
     }
     let dated = |at| format!("{} ({})", shown_time(at), ago(at, clock.now()));
     for field in ["fire_time", "fired_at", "started_at", "ended_at"] {

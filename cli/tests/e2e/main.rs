@@ -19,6 +19,7 @@ mod outage;
 mod outcome;
 mod overlap;
 mod process;
+mod rate;
 mod readme;
 mod restarts;
 mod retry;

@@ -22,6 +22,7 @@ pub use stored::{Job, Meta, Paused};
 
 use crate::backoff::Retry;
 use crate::name::{App, Handler, JobId};
+use crate::rate::Rate;
 use crate::schedule::Schedule;
 
 /// The longest `params`, in bytes of JSON.
@@ -29,6 +30,10 @@ pub const MAX_PARAMS: usize = 256 * 1024;
 
 /// How many fires may wait for their turn, when a job does not say.
 pub const QUEUE_LIMIT: u32 = 100;
+
+/// The most runs of one job at once, where it has a rate or says how many: all of them stand in one
+/// entry.
+pub const MAX_RUNNING: u32 = 1000;
 
 /// The most shards a run can have.
 pub const MAX_SHARDS: u32 = 1024;
@@ -64,6 +69,8 @@ pub struct JobSpec {
     pub queue_limit: u32,
     /// Runs at once, over all executors; nothing: one, or with [`Overlap::Allow`] any number.
     pub max_running: Option<u32>,
+    /// How many runs may begin in a period, over all schedulers; nothing: any number.
+    pub rate: Option<Rate>,
     /// What becomes of missed instants.
     pub misfire: Misfire,
     /// Attempts after the first.
@@ -169,11 +176,13 @@ pub enum AlertWhen {
 impl JobSpec {
     /// How many runs of the job may go on at once; nothing: any number.
     pub fn places(&self) -> Option<usize> {
-        match (self.max_running, self.overlap) {
-            (Some(most), _) => Some(usize::try_from(most).unwrap_or(usize::MAX)),
-            (None, Overlap::Allow) => None,
-            (None, _) => Some(1),
-        }
+        let most = match (self.max_running, self.overlap) {
+            (Some(most), _) => most,
+            (None, Overlap::Allow) if self.rate.is_some() => MAX_RUNNING,
+            (None, Overlap::Allow) => return None,
+            (None, _) => 1,
+        };
+        Some(usize::try_from(most).unwrap_or(usize::MAX))
     }
 
     /// The zone of the schedule, UTC without one.

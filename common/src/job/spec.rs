@@ -7,14 +7,12 @@ use serde_json::Value;
 
 use super::read::{Errors, Fields, Invalid, Unknown, read_duration, string};
 use super::{
-    AlertWhen, JobSpec, MAX_PARAMS, Misfire, MisfirePolicy, Overlap, QUEUE_LIMIT, route,
-    schedule_field,
+    AlertWhen, JobSpec, MAX_PARAMS, MAX_RUNNING, Misfire, MisfirePolicy, Overlap, QUEUE_LIMIT,
+    route, schedule_field,
 };
 use crate::backoff::Retry;
 use crate::name::{Handler, JobId};
-
-/// The most runs of one job at once that can be asked for: all of them stand in one entry.
-const MAX_RUNNING: u32 = 1000;
+use crate::rate::{Rate, RateError};
 
 /// The most failed runs in a row that can be waited for.
 const MAX_FAILURES: u32 = 1000;
@@ -55,6 +53,7 @@ fn read_spec(mut fields: Fields<'_>) -> Option<JobSpec> {
             "under overlap: replace there is one run at a time; leave it away",
         );
     }
+    let rate = fields.read("rate", read_rate);
     let misfire = read_misfire(&mut fields);
     let retry = read_retry(&mut fields);
     let redeliveries = fields.whole("redeliveries", 0..=100).unwrap_or(2);
@@ -94,6 +93,7 @@ fn read_spec(mut fields: Fields<'_>) -> Option<JobSpec> {
         overlap,
         queue_limit,
         max_running,
+        rate,
         misfire,
         retry,
         redeliveries,
@@ -109,8 +109,7 @@ fn read_spec(mut fields: Fields<'_>) -> Option<JobSpec> {
 
 /// Fields that are promised and not built yet: refused, never ignored.
 fn refuse_not_yet(fields: &mut Fields<'_>) {
-    let defaults: [(&'static str, Value); 2] =
-        [("priority", Value::from(5)), ("rate", Value::Null)];
+    let defaults: [(&'static str, Value); 1] = [("priority", Value::from(5))];
     for (field, default) in defaults {
         if fields.raw(field).is_some_and(|value| *value != default) {
             fields.fail(
@@ -141,6 +140,15 @@ fn read_then(value: &Value, own: Option<&JobId>) -> Result<Vec<JobId>, String> {
         then.push(id);
     }
     Ok(then)
+}
+
+fn read_rate(value: &Value) -> Result<Rate, String> {
+    match value {
+        Value::Number(number) => {
+            Err(format!("a rate has a period: write {number}/s, {number}/m or {number}/h"))
+        }
+        _ => string(value)?.parse().map_err(|error: RateError| error.to_string()),
+    }
 }
 
 fn read_params(value: &Value) -> Result<Value, String> {

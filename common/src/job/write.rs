@@ -53,6 +53,9 @@ impl JobSpec {
         if let Some(most) = self.max_running {
             put("max_running", json!(most));
         }
+        if let Some(rate) = self.rate {
+            put("rate", json!(rate.to_string()));
+        }
         if self.misfire != plain.misfire {
             put("misfire", misfire_json(&self.misfire, &plain.misfire));
         }
@@ -107,6 +110,7 @@ impl JobSpec {
             overlap: Overlap::default(),
             queue_limit: QUEUE_LIMIT,
             max_running: None,
+            rate: None,
             misfire: Misfire::default(),
             retry: Retry::default(),
             redeliveries: 2,

@@ -25,6 +25,7 @@ mod service;
 mod then;
 mod topology;
 mod trigger;
+mod waits;
 pub mod wire;
 
 use std::sync::Arc;

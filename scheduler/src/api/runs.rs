@@ -4,9 +4,9 @@ use taskparty_common::name::{JobId, Key};
 use taskparty_common::outcome::{RunState, Trigger};
 use uuid::Uuid;
 
-use super::Api;
 use super::problem::Problem;
 use super::wire::{ListRuns, OneRun};
+use super::{Api, waits};
 use crate::store::{Page, RunDetail, RunFilter, RunRow, StoreError};
 
 /// The most runs of a page: an answer must fit into one message.
@@ -60,7 +60,9 @@ pub(super) async fn list(api: &Api, request: ListRuns) -> Result<Page<RunRow>, P
 
 /// One run with its attempts and alerts.
 pub(super) async fn get(api: &Api, request: OneRun) -> Result<RunDetail, Problem> {
-    detail(api, &request).await
+    let run = detail(api, &request).await?;
+    let waits = waits::of(api, &run.run).await;
+    Ok(RunDetail { waits, ..run })
 }
 
 pub(super) async fn detail(api: &Api, named: &OneRun) -> Result<RunDetail, Problem> {

@@ -34,7 +34,11 @@ impl Engine {
             return;
         };
         match self.jobs.take_in(&entry.key, entry.revision, entry.value.as_ref()) {
-            Change::Saved(job) => self.saved(job),
+            Change::Saved(job) => {
+                let id = job.id().clone();
+                self.saved(job);
+                self.look_after_waiting(&id);
+            }
             Change::Gone(job) => {
                 self.give_up(&job);
                 self.look_after_waiting(&job);

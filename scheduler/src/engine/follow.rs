@@ -24,7 +24,7 @@ impl Engine {
             }
             Ok(Happening::Completed(open, false)) => self.catch_up.hold(open, Instant::now()),
             Ok(Happening::Recovered(recovered)) => self.recovered(*recovered),
-            Ok(Happening::LookedAfter(job)) => self.waiting.end(&job),
+            Ok(Happening::LookedAfter(job, more)) => self.looked_after(&job, more),
             Ok(Happening::Interrupted) => {}
             Err(error) => {
                 // A panic is a defect of ours. Its instant stays under way, which holds the

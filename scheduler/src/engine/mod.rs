@@ -38,7 +38,7 @@ pub(crate) use self::step::{Accounted, spread_of};
 use self::take_over::TakeOver;
 use self::timer::Timer;
 use self::watermark::UnderWay;
-use crate::fire::{Fire, Firing};
+use crate::fire::{Fire, Firing, More};
 use crate::jobs::Jobs;
 use crate::membership::Standing;
 use crate::recover::Recovered;
@@ -88,7 +88,7 @@ enum Happening {
     Completed(Vec<catch_up::Open>, bool),
     Recovered(Box<Recovered>),
     /// The waiting runs of a job were looked after.
-    LookedAfter(JobId),
+    LookedAfter(JobId, More),
     Interrupted,
 }
 
@@ -202,6 +202,7 @@ impl Engine {
                     self.look_at_standing();
                     if may_fire && !self.cut_off {
                         self.fire_due();
+                        self.look_after_rated();
                     }
                 }
             }
@@ -224,7 +225,8 @@ impl Engine {
 
     /// When the engine has something to do by itself.
     fn wake_at(&self, may_fire: bool) -> Instant {
-        let wait = match self.timer.next_due() {
+        let due = [self.timer.next_due(), self.waiting.next_due()].into_iter().flatten().min();
+        let wait = match due {
             _ if !may_fire => LOOK,
             Some(due) => {
                 let wait = due.saturating_sub(self.firing.clock.now_ms()).max(0);

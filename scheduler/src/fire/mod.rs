@@ -38,6 +38,7 @@ use uuid::Uuid;
 
 use self::complete::send_by;
 pub(crate) use self::look::Looks;
+pub(crate) use self::place::More;
 use self::place::asks_for_place;
 use self::record::{Begun, Stopped};
 pub(crate) use self::records::Records;

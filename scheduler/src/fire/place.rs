@@ -1,4 +1,4 @@
-//! A fire of a job that may not overlap itself: it asks for a place, and waits for one.
+//! A fire of a job that may not overlap itself, or has a rate: it asks for a place, and waits for one.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use taskparty_common::fire::{FireId, Intent, Plan, Skipped};
 use taskparty_common::job::{JobSpec, Overlap};
 use taskparty_common::name::JobId;
 use taskparty_common::outcome::{SkipReason, TriggerResult};
-use taskparty_common::overlap::{Admission, Place as Found};
+use taskparty_common::overlap::{AT_ONCE, Admission, Place as Found};
 use taskparty_nats::bucket::BucketError;
 use taskparty_nats::fail_point;
 use taskparty_nats::publish::{Draft, PublishError};
@@ -18,7 +18,7 @@ use uuid::Uuid;
 use super::record::{Stopped, Verdict};
 use super::{Firing, Held};
 use crate::definition::Definition;
-use crate::overlap::Kept;
+use crate::overlap::{Answer, Bounds, Kept};
 use crate::route::{Chance, Router};
 
 /// How long it is looked for where a run is.
@@ -35,6 +35,14 @@ pub(super) enum Place {
     Over(Verdict),
     /// It was not asked for.
     Stopped(Stopped),
+}
+
+/// When there is more to do for waiting runs of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum More {
+    AtOnce,
+    /// When its entry changes, or its rate lets the next one begin.
+    Later,
 }
 
 /// Whether a fire with this plan needs a place: a retry has its run's.
@@ -100,10 +108,15 @@ impl Firing {
             if send_by.is_some_and(|by| self.clock.now() > by) {
                 return Place::Stopped(Stopped::Over);
             }
-            match self.admit(id, intent, definition).await {
+            let answer = self.admit(id, intent, definition).await;
+            let held_until = answer.as_ref().ok().and_then(|answer| answer.held_until);
+            match answer.map(|answer| answer.admission) {
                 Ok(Admission::Active) => return Place::Free,
                 Ok(Admission::Waiting | Admission::Promoted) => {
-                    return Place::Over(Verdict::waits());
+                    return Place::Over(match (spec.rate, held_until) {
+                        (Some(rate), Some(at)) => Verdict::held(rate, at),
+                        _ => Verdict::waits(),
+                    });
                 }
                 Ok(Admission::Ended) => {
                     let message = "it had ended before this was recorded";
@@ -126,17 +139,17 @@ impl Firing {
         id: &FireId,
         intent: &Intent,
         definition: &Definition,
-    ) -> Result<Admission, BucketError> {
+    ) -> Result<Answer, BucketError> {
         let spec = definition.spec();
-        let (admission, replaced) = self.queues.admit(spec, intent.run, intent.trigger).await?;
-        if admission == Admission::Waiting {
+        let answer = self.queues.admit(spec, intent.run, intent.trigger).await?;
+        if answer.admission == Admission::Waiting {
             fail_point!("fire.after_queued");
             self.queues.keep(id, intent).await?;
         }
-        for run in replaced {
-            self.stop_for(run, intent, spec).await?;
+        for run in &answer.replaced {
+            self.stop_for(*run, intent, spec).await?;
         }
-        Ok(admission)
+        Ok(answer)
     }
 
     /// Asks `run` to stop, for the one that replaces it: the log writer sees to it. *Invariant: that
@@ -164,24 +177,27 @@ impl Firing {
         self.publisher().publish_within(draft, PATIENCE).await.map(drop)
     }
 
-    /// Gives free places of `job`, of `most` that there are, to runs that wait, and dispatches them.
+    /// Gives free places of `job`, inside `bounds`, to a few runs that wait, and dispatches them.
     /// What cannot be done now is left as it is, for the next call.
-    pub(crate) async fn promote(&self, job: &JobId, most: usize) {
-        if let Err(error) = self.try_promote(job, most).await {
+    pub(crate) async fn promote(&self, job: &JobId, bounds: Bounds) -> More {
+        let promoted = self.try_promote(job, bounds).await;
+        promoted.unwrap_or_else(|error| {
             tracing::warn!(%job, %error, "Waiting runs are not promoted; it is tried again.");
-        }
+            More::Later
+        })
     }
 
-    async fn try_promote(&self, job: &JobId, most: usize) -> Result<(), BucketError> {
-        let (new, left) = self.queues.promote(job, most).await?;
+    async fn try_promote(&self, job: &JobId, bounds: Bounds) -> Result<More, BucketError> {
+        let (new, left) = self.queues.promote(job, bounds).await?;
         fail_point!("fire.after_promoted");
+        let more = if new.len() < AT_ONCE { More::Later } else { More::AtOnce };
         for run in new {
             self.start_waiter(job, run, Start::Fresh).await?;
         }
         for run in left {
             self.start_waiter(job, run, Start::Left).await?;
         }
-        Ok(())
+        Ok(more)
     }
 
     /// Dispatches a run that waited.

@@ -4,6 +4,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use taskparty_common::fire::{FireId, Fired, Intent, Plan, Skipped};
 use taskparty_common::job::{JobSpec, MAX_SHARDS};
 use taskparty_common::outcome::{SkipReason, TriggerResult};
+use taskparty_common::rate::Rate;
 use taskparty_nats::fail_point;
 use taskparty_nats::publish::PublishError;
 use taskparty_nats::topology::TopologyError;
@@ -13,6 +14,7 @@ use super::dispatch::{Dispatched, Times};
 use super::place::{Place, Whereabouts, asks_for_place};
 use super::{Firing, Held, Recorded};
 use crate::definition::Definition;
+use crate::overlap::words_of_rate;
 
 /// What became of a fire, and a sentence about it.
 pub(super) struct Verdict {
@@ -50,6 +52,11 @@ impl Verdict {
     /// The run waits for its turn.
     pub(super) fn waits() -> Self {
         Self::new(TriggerResult::Queued, "an earlier run goes on; it waits for its turn")
+    }
+
+    /// The run waits until its job's rate lets it begin; at `at` the first of those that wait may.
+    pub(super) fn held(rate: Rate, at: DateTime<Utc>) -> Self {
+        Self::new(TriggerResult::Queued, words_of_rate(rate, at, 0))
     }
 
     /// The fire is left out.

@@ -197,7 +197,7 @@ impl LogWriter {
             triggers_room: Room::new(nats, triggers, config.triggers_bytes),
             alarms: Alarms::new(buckets.clone(), clock.clone()),
             config,
-            queues: Queues::new(buckets.clone()),
+            queues: Queues::new(buckets.clone(), clock.clone()),
             buckets,
             store,
             writer,

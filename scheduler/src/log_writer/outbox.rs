@@ -173,8 +173,8 @@ async fn release(parts: &Parts, posting: &Posting) -> Result<(), Put> {
 /// a run that has ended never gets that again.
 async fn take_turn(parts: &Parts, posting: &Posting) -> Result<(), Put> {
     let run = posting.run.as_ref().ok_or("its run is not in the history")?;
-    let most = posting.definition.as_deref().and_then(Policy::places_of).unwrap_or(1);
-    match parts.queues.turn(&run.job, run.id, run.round, most).await? {
+    let bounds = posting.definition.as_deref().and_then(Policy::bounds_of).unwrap_or_default();
+    match parts.queues.turn(&run.job, run.id, run.round, bounds).await? {
         Admission::Waiting | Admission::Overlap | Admission::QueueFull => Err(Put::Off),
         // Given back already: its job was deleted, and who fires it says so.
         Admission::Active | Admission::Promoted | Admission::Ended => Ok(()),

@@ -10,6 +10,7 @@ use taskparty_common::job::{AlertWhen, JobSpec, Unknown};
 use taskparty_common::name::JobId;
 use taskparty_common::schedule::Timing;
 
+use crate::overlap::Bounds;
 use crate::store::Digest;
 
 /// The part of a definition that transitions go by.
@@ -71,11 +72,11 @@ impl Policy {
         }
     }
 
-    /// How many runs may go on at once by a definition's text; nothing: any number, or it cannot be
+    /// How many runs may go on and begin by a definition's text; nothing: any number, or it cannot be
     /// read.
-    pub fn places_of(definition: &str) -> Option<usize> {
+    pub(crate) fn bounds_of(definition: &str) -> Option<Bounds> {
         let value = serde_json::from_str(definition).ok()?;
-        JobSpec::from_json(&value, Unknown::Ignore).ok()?.places()
+        Bounds::of(&JobSpec::from_json(&value, Unknown::Ignore).ok()?)
     }
 
     /// The policy of a spec.

@@ -112,6 +112,7 @@ impl Store {
             attempt_rows,
             alerts,
             pending,
+            waits: None,
         }))
     }
 

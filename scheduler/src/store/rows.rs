@@ -218,6 +218,10 @@ pub struct RunDetail {
     pub alerts: Vec<AlertRow>,
     /// What is decided and not published yet.
     pub pending: Vec<PendingRow>,
+    /// What it waits for now, in a sentence, where it waits for its turn. History does not know it:
+    /// who answers adds it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits: Option<String>,
 }
 
 impl RunRow {

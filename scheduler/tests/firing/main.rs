@@ -9,6 +9,7 @@ mod members;
 mod misfire;
 mod on_time;
 mod overlap;
+mod rate;
 mod recovery;
 mod rig;
 mod routes;
