@@ -15,6 +15,10 @@ use crate::rate::{Rate, Starts};
 /// Ends of runs that an entry remembers.
 const REMEMBERED: usize = 200;
 
+/// Runs that are replaced and wait for that to be on record, about: while the history is down none
+/// is. Past it, what waits already is not replaced.
+const MOST_LEAVING: usize = 200;
+
 /// Waiting runs that get their places in one step, at most: a run counts when it gets its place, and
 /// begins when those before it are dispatched.
 pub const AT_ONCE: usize = 16;
@@ -180,6 +184,13 @@ impl Places {
             WhenFull::Wait { .. } => {
                 self.waiting.push_back(run);
                 Admission::Waiting
+            }
+            WhenFull::Replace
+                if !self.waiting.is_empty()
+                    && !self.leaving.is_empty()
+                    && self.leaving.len() + self.waiting.len() > MOST_LEAVING =>
+            {
+                Admission::QueueFull
             }
             WhenFull::Replace => {
                 self.leaving.extend(self.waiting.drain(..));

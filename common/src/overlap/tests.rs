@@ -102,6 +102,26 @@ fn nobody_overtakes_those_that_wait() {
     assert_eq!(places.admit(run(3), 1, WAIT), Admission::Waiting);
 }
 
+#[test]
+fn what_is_replaced_while_nothing_is_recorded_is_bounded_and_the_job_goes_on() {
+    let mut places = Places::default();
+    let replace = |places: &mut Places, n| places.admit(run(n), 1, WhenFull::Replace);
+    let admissions: Vec<_> = (1..1_000).map(|n| replace(&mut places, n)).collect();
+    let replacing = MOST_LEAVING + 2;
+    assert!(admissions[1..replacing].iter().all(|one| *one == Admission::Waiting));
+    assert!(admissions[replacing..].iter().all(|one| *one == Admission::QueueFull));
+    assert_eq!(places.leaving.len(), MOST_LEAVING);
+    // The one that goes on ends by itself: the one that waits begins, and another may wait.
+    places.release(run(1));
+    places.promote(1);
+    assert_eq!(places.due().collect::<Vec<_>>(), [run(replacing as u128)]);
+    assert_eq!(replace(&mut places, 1_000), Admission::Waiting);
+    assert_eq!(replace(&mut places, 1_001), Admission::QueueFull);
+    // What was replaced is recorded.
+    places.release(run(2));
+    assert_eq!(replace(&mut places, 1_002), Admission::Waiting);
+}
+
 fn at(rate: &str, places: usize, now_ms: i64) -> Limits {
     Limits { places, rate: Some(rate.parse().unwrap()), now_ms }
 }

@@ -7,6 +7,7 @@
 //!   have had it, a lease passes in between, for a result that is on its way.
 
 mod chains;
+mod going;
 mod gone;
 mod judge;
 mod places;
@@ -26,6 +27,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use self::going::Going;
 pub(super) use self::gone::Retired;
 use self::places::PlaceWatch;
 use self::planned::Planned;
@@ -60,6 +62,11 @@ enum SweepError {
 
 /// Sweeps until `stop`.
 pub(super) async fn run(parts: &Parts, stop: &CancellationToken) {
+    let going = Going::default();
+    tokio::join!(going.follow(parts, stop), sweeps(parts, &going, stop));
+}
+
+async fn sweeps(parts: &Parts, going: &Going, stop: &CancellationToken) {
     let mut ticks = interval(parts.config.sweep_every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut chains_at = Instant::now();
@@ -68,7 +75,7 @@ pub(super) async fn run(parts: &Parts, stop: &CancellationToken) {
     while stop.run_until_cancelled(ticks.tick()).await.is_some() {
         let mut swept = sweep(parts, stop).await;
         if swept.is_ok() {
-            swept = waits.look(parts).await;
+            swept = waits.look(parts, going).await;
         }
         if swept.is_ok() && chains_at.elapsed() >= CHAINS_EVERY.min(parts.config.chain_grace) {
             chains_at = Instant::now();
@@ -95,10 +102,10 @@ struct Waits {
 }
 
 impl Waits {
-    async fn look(&mut self, parts: &Parts) -> Result<(), SweepError> {
+    async fn look(&mut self, parts: &Parts, going: &Going) -> Result<(), SweepError> {
         let Some(now) = time(parts).await? else { return Ok(()) };
         self.planned.look(parts, now).await?;
-        self.places.look(parts, now).await
+        self.places.look(parts, going, now).await
     }
 }
 

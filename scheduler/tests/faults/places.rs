@@ -153,6 +153,13 @@ async fn a_place_that_is_held_by_a_run_that_has_ended_is_given_back() {
     let shop = Shop::open(&site);
     let ended = site.queue("turns", 1_000, 0).await[0];
     site.succeeded(&[ended]).await;
+    // Else it is given back, as it should be, after what follows.
+    until("its place, given back", async || {
+        let entry = site.buckets.get_leader(Bucket::Overlap, "turns").await.ok()??;
+        let places: Places = serde_json::from_slice(&entry.value?).ok()?;
+        (!places.is_busy()).then_some(())
+    })
+    .await;
     let mut places = Places::default();
     places.admit(ended, 1, WhenFull::Skip);
     let value = serde_json::to_vec(&places).unwrap();

@@ -12,15 +12,13 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::value::RawValue;
 use taskparty_common::fire::{FireId, Intent, Plan};
-use taskparty_common::name::JobId;
 use taskparty_common::overlap::Place;
-use taskparty_nats::subject::Bucket;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::SweepError;
+use super::going::Going;
 use crate::log_writer::Parts;
-use crate::overlap;
 use crate::store::Run;
 
 /// How often is looked.
@@ -50,6 +48,7 @@ impl PlaceWatch {
     pub(super) async fn look(
         &mut self,
         parts: &Parts,
+        going: &Going,
         now: DateTime<Utc>,
     ) -> Result<(), SweepError> {
         let every = EVERY.min(parts.config.chain_grace);
@@ -57,19 +56,13 @@ impl PlaceWatch {
             return Ok(());
         }
         self.looked = Some(Instant::now());
-        self.release_ended(parts).await?;
+        self.release_ended(parts, going).await?;
         self.look_for_waiting(parts, now).await
     }
 
     /// Gives back the places of runs that have ended.
-    async fn release_ended(&mut self, parts: &Parts) -> Result<(), SweepError> {
-        let mut active: HashMap<Uuid, JobId> = HashMap::new();
-        for entry in parts.buckets.entries(Bucket::Overlap, "*").await? {
-            let (Ok(job), Some(value)) = (JobId::new(&entry.key), &entry.value) else { continue };
-            let places = overlap::read(&job, value);
-            let going_on = places.active.iter().filter(|active| !active.due);
-            active.extend(going_on.map(|active| (active.run, job.clone())));
-        }
+    async fn release_ended(&mut self, parts: &Parts, going: &Going) -> Result<(), SweepError> {
+        let active = going.all();
         let runs: Vec<Uuid> = active.keys().copied().collect();
         let ended = parts.store.ended(&runs).await?;
         for run in ended.intersection(&self.held) {
