@@ -4,21 +4,30 @@
 //! per fire. *Invariants.* A watermark is written only after everything before it is recorded; the
 //! engine works it out. It is moved back, and confirmed, before the first fire of a job that was
 //! taken over from an earlier place. The watermark of a scheduler that has gone stays until every
-//! live one has taken over its share from there.
+//! live one has taken over its share from there. Jobs that lag do not hold it back: they have
+//! cursors of their own, which are written before it and deleted after it.
+
+mod job;
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use futures::stream::{self, StreamExt};
 use serde::{Deserialize, Serialize};
-use taskparty_common::name::Instance;
+use taskparty_common::name::{Instance, JobId};
 use taskparty_nats::bucket::Buckets;
 use taskparty_nats::history::ReadError;
 use taskparty_nats::publish::Draft;
 use taskparty_nats::subject::Bucket;
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+#[cfg(test)]
+pub(crate) use self::job::Written;
+pub(crate) use self::job::{Cursor, Marks, Own, Wanted, all as of_jobs};
 use crate::engine::Progress;
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -26,13 +35,17 @@ const EVERY: Duration = Duration::from_secs(1);
 /// Watermarks of those that have gone are looked for each so many writes.
 const CLEAN_UP_EACH: u64 = 10;
 
+/// Cursors of jobs that are written side by side.
+const AT_ONCE: usize = 64;
+
 const PREFIX: &str = "scheduler.";
 
 /// A scheduler's watermark, as it is stored.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Watermark {
     v: u32,
-    /// Every instant up to here, of every job that the scheduler owns, is handled.
+    /// Every instant up to here, of every job that the scheduler owns and that has no cursor of its
+    /// own, is handled.
     pub(crate) handled: DateTime<Utc>,
     /// The schedulers that have gone and whose watermarks this one has started from.
     #[serde(default)]
@@ -53,15 +66,26 @@ pub(crate) async fn all(buckets: &Buckets) -> Result<HashMap<Instance, Watermark
     Ok(entries.into_iter().filter_map(read).collect())
 }
 
-/// Keeps a scheduler's watermark in the bucket.
+/// What a scheduler has stored.
+#[derive(Debug, Clone)]
+pub(crate) struct Confirmed {
+    /// The watermark, in milliseconds.
+    pub(crate) watermark_ms: i64,
+    /// The jobs whose cursors it keeps.
+    pub(crate) jobs: Arc<BTreeSet<JobId>>,
+}
+
+/// Keeps a scheduler's watermark in the bucket, and the cursors of its jobs that lag.
 pub(crate) struct Keeper {
     pub(crate) buckets: Buckets,
     pub(crate) instance: Instance,
     pub(crate) progress: watch::Receiver<Option<Progress>>,
     /// The schedulers whose watermarks the engine has started from.
     pub(crate) walked: watch::Receiver<BTreeSet<Instance>>,
-    /// The last watermark that is stored, in milliseconds.
-    pub(crate) confirmed: watch::Sender<Option<i64>>,
+    /// What is stored.
+    pub(crate) confirmed: watch::Sender<Option<Confirmed>>,
+    /// The cursors of jobs that lag.
+    pub(crate) own: Own,
 }
 
 impl Keeper {
@@ -94,31 +118,81 @@ impl Keeper {
         }
     }
 
-    /// Whether the engine's watermark is before the stored one, or the first of all.
+    /// Whether the engine's watermark is before the stored one, or the first of all. Takes note of
+    /// what has become another's meanwhile.
     fn is_moved_back(&mut self) -> bool {
-        let now = self.progress.borrow_and_update().map(|progress| progress.watermark_ms);
-        let stored = *self.confirmed.borrow();
-        now.is_some_and(|now| stored.is_none_or(|stored| now < stored))
+        let Some(progress) = self.progress.borrow_and_update().clone() else { return false };
+        self.own.settle(&progress.cursors);
+        let stored = self.confirmed.borrow().as_ref().map(|stored| stored.watermark_ms);
+        stored.is_none_or(|stored| progress.watermark_ms < stored)
     }
 
-    async fn write(&self) {
+    /// First the cursors of jobs that lag, then the watermark that passes them, then away with the
+    /// cursors of those that it counts again.
+    async fn write(&mut self) {
         // In this order: the engine moves its watermark back before it says whom it has walked.
         let walked = self.walked.borrow().clone();
-        let Some(progress) = *self.progress.borrow() else { return };
-        let Some(handled) = DateTime::from_timestamp_millis(progress.watermark_ms) else { return };
+        let Some(progress) = self.progress.borrow().clone() else { return };
+        self.own.settle(&progress.cursors);
+        self.put_cursors(&progress.cursors).await;
+        // It may have moved back meanwhile.
+        let now = self.progress.borrow().as_ref().map_or(i64::MAX, |now| now.watermark_ms);
+        let watermark_ms = self.own.watermark(progress.watermark_ms.min(now), &progress.cursors);
+        let Some(handled) = DateTime::from_timestamp_millis(watermark_ms) else { return };
         let Ok(value) = serde_json::to_vec(&Watermark { v: 1, handled, walked }) else { return };
         let key =
             self.buckets.nats().names().key(Bucket::Cursors, &format!("{PREFIX}{}", self.instance));
         match self.buckets.publisher().publish_within(Draft::new(key, value), 2 * EVERY).await {
             Ok(_) => {
-                self.confirmed.send_replace(Some(progress.watermark_ms));
+                let jobs = Arc::new(self.own.jobs().cloned().collect());
+                self.confirmed.send_replace(Some(Confirmed { watermark_ms, jobs }));
+                self.delete_cursors(&progress.cursors).await;
             }
             Err(error) => tracing::warn!(%error, "The watermark is not stored; it is tried again."),
         }
     }
 
-    /// Removes the watermarks of those that have gone and that every live scheduler has walked.
-    async fn clean_up(&self) -> Result<(), ReadError> {
+    async fn put_cursors(&mut self, marks: &Marks) {
+        let (buckets, owner) = (&self.buckets, &self.instance);
+        let puts = self.own.begin_puts(marks).into_iter().map(async |put| {
+            let written = Own::put(buckets, owner, &put).await;
+            (put, written)
+        });
+        let mut answers = stream::iter(puts).buffer_unordered(AT_ONCE);
+        let all = async {
+            while let Some((put, written)) = answers.next().await {
+                self.own.was_put(put, written);
+            }
+        };
+        if timeout(2 * EVERY, all).await.is_err() {
+            tracing::warn!(
+                "Not all cursors of jobs that lag are stored; the watermark waits for the others."
+            );
+        }
+    }
+
+    async fn delete_cursors(&mut self, marks: &Marks) {
+        let buckets = &self.buckets;
+        let deletes = self.own.deletes(marks).into_iter().map(async |(job, revision)| {
+            let gone = Own::delete(buckets, &job, revision).await;
+            (job, gone)
+        });
+        let mut answers = stream::iter(deletes).buffer_unordered(AT_ONCE);
+        let all = async {
+            while let Some((job, gone)) = answers.next().await {
+                if gone {
+                    self.own.was_deleted(&job);
+                }
+            }
+        };
+        // What is not deleted now is deleted after the next watermark.
+        let _ = timeout(2 * EVERY, all).await;
+    }
+
+    /// Removes the watermarks of those that have gone and that every live scheduler has walked, and
+    /// looks for cursors of jobs that nobody keeps.
+    async fn clean_up(&mut self) -> Result<(), ReadError> {
+        self.own.look(&self.buckets).await?;
         let live = self.buckets.entries(Bucket::Schedulers, "*").await?;
         let live: BTreeSet<Instance> =
             live.iter().filter_map(|entry| Instance::new(&entry.key).ok()).collect();

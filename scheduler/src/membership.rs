@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::standing::Standing;
 use self::view::View;
+use crate::cursor::Confirmed;
 use crate::engine::{Members, Progress};
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -48,7 +49,7 @@ pub(crate) struct Membership {
     pub(crate) clock_tolerance: Option<Duration>,
     pub(crate) progress: watch::Receiver<Option<Progress>>,
     /// The last watermark that is stored: before the first one this scheduler is no member.
-    pub(crate) stored: watch::Receiver<Option<i64>>,
+    pub(crate) stored: watch::Receiver<Option<Confirmed>>,
     pub(crate) members: watch::Sender<Members>,
     pub(crate) standing: Standing,
 }
@@ -79,21 +80,21 @@ impl Membership {
                     if changed.is_err() {
                         return;
                     }
-                    let now = *progress.borrow_and_update();
-                    if shown == now.map(|progress| progress.jobs_revision) {
+                    let now = progress.borrow_and_update().as_ref().map(|now| now.jobs_revision);
+                    if shown == now {
                         continue;
                     }
                     tokio::time::sleep(SETTLE).await;
                 }
             }
-            let Some(now) = *progress.borrow_and_update() else { continue };
-            if self.send(now).await {
+            let Some(now) = progress.borrow_and_update().clone() else { continue };
+            if self.send(&now).await {
                 shown = Some(now.jobs_revision);
             }
         }
     }
 
-    async fn send(&self, progress: Progress) -> bool {
+    async fn send(&self, progress: &Progress) -> bool {
         let entry = SchedulerEntry {
             v: 1,
             instance: self.instance.clone(),

@@ -22,7 +22,7 @@ use uuid::Uuid;
 use crate::alarm::Alarms;
 use crate::api::{self, ApiError, ApiParts, History};
 use crate::consumers;
-use crate::cursor::{self, Keeper};
+use crate::cursor::{self, Keeper, Own};
 use crate::engine::{Engine, Members, Ties};
 use crate::fire::{Firing, Looks, Records, Waiting};
 use crate::jobs::Jobs;
@@ -222,6 +222,7 @@ impl Node {
             progress: progress.clone(),
             walked,
             confirmed: confirm,
+            own: Own::default(),
         };
         let membership = Membership {
             buckets: buckets.clone(),

@@ -1,8 +1,11 @@
-//! Where a scheduler takes over: the watermarks of all, what was recorded since, and what was left
-//! half done.
+//! Where a scheduler takes over: the watermarks of all, the cursors of jobs that lag, what was
+//! recorded since, and what was left half done.
 //!
 //! *Invariants.* It starts at the earliest watermark, less a margin, and never before a job's own
-//! past. Everything recorded since then is left alone; every lock without a record is completed.
+//! past; of a job that lags at the job's own cursor. Everything recorded since then is left alone;
+//! every lock without a record is completed.
+//!
+//! The past of those that lag may be long: it is read apart, so that nobody else waits for it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -16,7 +19,7 @@ use taskparty_nats::bucket::Buckets;
 use taskparty_nats::history::{self, ReadError, Start};
 use taskparty_nats::subject::Bucket;
 
-use crate::cursor;
+use crate::cursor::{self, Cursor};
 use crate::definition::Definition;
 use crate::engine::Accounted;
 use crate::fire::Held;
@@ -27,13 +30,22 @@ const MARGIN: TimeDelta = TimeDelta::seconds(30);
 /// How long reading the past may take.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// The past of some jobs, as whoever takes them over finds it.
+/// Where some jobs are, as whoever takes them over finds it.
 #[derive(Debug)]
 pub(crate) struct Recovered {
-    /// Everything up to here is handled.
+    /// Everything up to here is handled, but of those that lag.
     pub(crate) start: DateTime<Utc>,
     /// The schedulers whose watermarks were looked at.
     pub(crate) seen: BTreeSet<Instance>,
+    /// The jobs that lag, of those that are wanted. Their past is not read.
+    pub(crate) lagging: HashMap<JobId, Cursor>,
+    /// The past of the others.
+    pub(crate) past: Past,
+}
+
+/// What was recorded of some jobs since some time, and what was left half done.
+#[derive(Debug, Default)]
+pub(crate) struct Past {
     /// Fires that were locked and not recorded.
     pub(crate) held: Vec<Held>,
     accounted: HashMap<JobId, Accounted>,
@@ -49,43 +61,46 @@ struct FiredPart {
 }
 
 impl Recovered {
-    /// Reads the past of the jobs that are `wanted`; where there is no watermark at all, it begins
-    /// at `now`.
+    /// Reads where the jobs that are `wanted` are, each with the start of its past, and the past of
+    /// those that do not lag; where there is no watermark at all, it begins at `now`.
     pub(crate) async fn read(
         buckets: &Buckets,
         now: DateTime<Utc>,
-        wanted: impl Fn(&JobId) -> bool,
+        wanted: &HashMap<JobId, DateTime<Utc>>,
     ) -> Result<Self, ReadError> {
         let marks = cursor::all(buckets).await?;
-        let Some(watermark) = marks.values().map(|mark| mark.handled).min() else {
+        let Some(start) = marks.values().map(|mark| mark.handled).min() else {
             tracing::info!("No scheduler has been here before: nothing is caught up with.");
             return Ok(Self {
                 start: now,
                 seen: BTreeSet::new(),
-                held: Vec::new(),
-                accounted: HashMap::new(),
+                lagging: HashMap::new(),
+                past: Past::default(),
             });
         };
-        let mut reading = Reading {
-            wanted,
-            recorded: HashSet::new(),
-            held: Vec::new(),
-            accounted: HashMap::new(),
-        };
-        reading.records(buckets, watermark - MARGIN).await?;
-        reading.locks(buckets, watermark - MARGIN).await?;
-        tracing::info!(%watermark, recorded = reading.recorded.len(), half_done = reading.held.len(), "The past of the jobs to take over is read.");
-        Ok(Self {
-            start: watermark,
-            seen: marks.into_keys().collect(),
-            held: reading.held,
-            accounted: reading.accounted,
-        })
+        // In this order: a cursor is stored before a watermark passes the job. What has caught up in
+        // between is handled until just now, and so inside the margin.
+        let mut lagging = cursor::of_jobs(buckets).await?;
+        lagging.retain(|job, cursor| wanted.get(job) == Some(&cursor.since));
+        let others = |job: &JobId| wanted.contains_key(job) && !lagging.contains_key(job);
+        let past = Past::read(buckets, start, others).await?;
+        Ok(Self { start, seen: marks.into_keys().collect(), lagging, past })
     }
+}
 
-    /// The instant up to which the instants of a job are handled.
-    pub(crate) fn place_of(&self, definition: &Definition) -> DateTime<Utc> {
-        place(definition, self.start)
+impl Past {
+    /// Reads the past of the jobs that are `wanted`, which are handled up to `handled`.
+    pub(crate) async fn read(
+        buckets: &Buckets,
+        handled: DateTime<Utc>,
+        wanted: impl Fn(&JobId) -> bool,
+    ) -> Result<Self, ReadError> {
+        let mut reading = Reading { wanted, recorded: HashSet::new(), past: Self::default() };
+        reading.records(buckets, handled - MARGIN).await?;
+        reading.locks(buckets, handled - MARGIN).await?;
+        let Reading { recorded, past, .. } = reading;
+        tracing::info!(%handled, recorded = recorded.len(), half_done = past.held.len(), "The past of jobs to take over is read.");
+        Ok(past)
     }
 
     /// The instants of a job that are accounted for already; asked for once.
@@ -94,21 +109,20 @@ impl Recovered {
     }
 }
 
-/// The instant up to which the instants of a job are handled, when a watermark says so of all due
-/// instants up to `watermark`.
-pub(crate) fn place(definition: &Definition, watermark: DateTime<Utc>) -> DateTime<Utc> {
+/// The instant up to which the instants of a job are handled, when a watermark or the job's cursor
+/// says so of all due instants up to `handled`.
+pub(crate) fn place(definition: &Definition, handled: DateTime<Utc>) -> DateTime<Utc> {
     let meta = &definition.job.meta;
     let resumed = meta.paused.as_ref().and_then(|paused| paused.until);
     let past = meta.since.max(resumed.unwrap_or(meta.since)) - TimeDelta::nanoseconds(1);
-    past.max(watermark - MARGIN - crate::engine::spread_of(&definition.job))
+    past.max(handled - MARGIN - crate::engine::spread_of(&definition.job))
 }
 
 /// What is gathered of the past of the jobs that are wanted.
 struct Reading<W> {
     wanted: W,
     recorded: HashSet<String>,
-    held: Vec<Held>,
-    accounted: HashMap<JobId, Accounted>,
+    past: Past,
 }
 
 impl<W: Fn(&JobId) -> bool> Reading<W> {
@@ -133,7 +147,7 @@ impl<W: Fn(&JobId) -> bool> Reading<W> {
         }
         if let Identity::Instant(_) = id.identity {
             let first = part.skipped.map(|skipped| skipped.first);
-            self.accounted.entry(id.job).or_default().add(part.fire_time, first);
+            self.past.accounted.entry(id.job).or_default().add(part.fire_time, first);
         }
         self.recorded.insert(part.lock);
     }
@@ -166,9 +180,13 @@ impl<W: Fn(&JobId) -> bool> Reading<W> {
             Ok(intent) => {
                 if let Identity::Instant(_) = id.identity {
                     let first = intent.skipped.as_ref().map(|skipped| skipped.first);
-                    self.accounted.entry(id.job.clone()).or_default().add(intent.fire_time, first);
+                    self.past
+                        .accounted
+                        .entry(id.job.clone())
+                        .or_default()
+                        .add(intent.fire_time, first);
                 }
-                self.held.push(Held { id, intent, stored_at: message.stored_at });
+                self.past.held.push(Held { id, intent, stored_at: message.stored_at });
             }
             Err(error) => tracing::error!(key, %error, "A lock holds something that is no intent."),
         }

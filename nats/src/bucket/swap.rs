@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::{BucketError, Buckets, Entry};
 use crate::history::{Record, last_by_subject};
-use crate::publish::{PublishError, pause};
+use crate::publish::{Draft, PublishError, pause};
 use crate::subject::Bucket;
 
 /// How long a compare-and-set is tried.
@@ -49,11 +49,36 @@ impl Buckets {
         value: impl Into<Bytes>,
         ttl: Option<Duration>,
     ) -> Result<Swap, BucketError> {
-        let id = Uuid::new_v4().simple().to_string();
-        let mut draft = self.draft(bucket, key, value).id(&id).expect_last(expected);
+        let mut draft = self.draft(bucket, key, value);
         if let Some(ttl) = ttl {
             draft = draft.ttl(ttl);
         }
+        self.swap(bucket, key, expected, draft).await
+    }
+
+    /// Deletes the key if its revision is `expected`: watchers see it.
+    ///
+    /// # Errors
+    /// As [`Buckets::put_if`].
+    pub async fn delete_if(
+        &self,
+        bucket: Bucket,
+        key: &str,
+        expected: u64,
+    ) -> Result<Swap, BucketError> {
+        let draft = self.draft(bucket, key, Bytes::new()).header("KV-Operation", "DEL");
+        self.swap(bucket, key, expected, draft).await
+    }
+
+    async fn swap(
+        &self,
+        bucket: Bucket,
+        key: &str,
+        expected: u64,
+        draft: Draft,
+    ) -> Result<Swap, BucketError> {
+        let id = Uuid::new_v4().simple().to_string();
+        let draft = draft.id(&id).expect_last(expected);
         let end = Instant::now() + DEADLINE;
         for attempt in 0_u32.. {
             let left = end.saturating_duration_since(Instant::now());

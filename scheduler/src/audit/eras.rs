@@ -170,6 +170,11 @@ fn begin(saved: &Saved) -> Option<(&Saved, DateTime<Utc>)> {
 }
 
 impl Era<'_> {
+    /// Whether it holds now, in the past of the job that began at `since`.
+    pub(super) fn is_last_since(&self, since: DateTime<Utc>) -> bool {
+        self.end.is_none() && self.source.is_some_and(|(saved, _)| saved.since == since)
+    }
+
     /// Its instants from `from` to `to` (exclusive), in milliseconds; of a fixed delay only the
     /// first, which is the only one that hangs on nothing else.
     pub(super) fn instants(

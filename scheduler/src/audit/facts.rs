@@ -276,6 +276,17 @@ pub struct Installation {
     pub watermark: Option<DateTime<Utc>>,
 }
 
+/// A job that lags, and up to where it is handled.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LaggingFact {
+    /// The job.
+    pub job: String,
+    /// The start of the past that this is about.
+    pub since: DateTime<Utc>,
+    /// Every instant that was due up to here is handled.
+    pub handled: DateTime<Utc>,
+}
+
 /// The instant in a run's id, in milliseconds: what puts it into a period.
 pub(super) fn instant_of(run: Uuid) -> i64 {
     i64::try_from(run.as_u128() >> 80).unwrap_or(i64::MAX)

@@ -188,6 +188,7 @@ impl Ledger {
                 let found = format!("saved at {}: nobody can read it", shown(era.stored));
                 self.findings.note(NoteKind::DefinitionUnreadable, place.clone(), found);
             }
+            let window = self.of_lagging(job, era, window, &place);
             let hole = walk.era(era, from, window, &place, &mut self.findings);
             if let Some(hole) = hole {
                 self.end_of_era(era, hole, &place);
@@ -203,6 +204,18 @@ impl Ledger {
         for cluster in &walk.clusters {
             judge_cluster(cluster, eras, window, &place, &mut self.findings);
         }
+    }
+
+    /// A job that lags fires the instants after its cursor later: they are open.
+    fn of_lagging(&mut self, job: u32, era: &Era<'_>, window: Window, place: &Place) -> Window {
+        let lagging = self.lagging.get(&job).filter(|lagging| era.is_last_since(lagging.since));
+        let handled = lagging.map(|lagging| lagging.handled.timestamp_millis());
+        let Some(handled) = handled.filter(|handled| *handled < window.settled) else {
+            return window;
+        };
+        let found = format!("it lags: it is handled up to {}, and catches up", shown(handled));
+        self.findings.note(NoteKind::Lagging, place.clone(), found);
+        Window { settled: handled.saturating_add(1), ..window }
     }
 
     /// Instants that are missing up to the end of their era.

@@ -18,8 +18,8 @@ use uuid::Uuid;
 
 use super::eras::Revisions;
 use super::facts::{
-    FiredFact, HistoryRun, Installation, Leftovers, LockFact, ResultFact, Revision, StartFact,
-    WaitingFact, instant_of,
+    FiredFact, HistoryRun, Installation, LaggingFact, Leftovers, LockFact, ResultFact, Revision,
+    StartFact, WaitingFact, instant_of,
 };
 use super::held::{
     Began, Head, LockEntry, LockSeen, Numbers, Res, Row, RunFacts, Said, Says, TryRow, ms, one_more,
@@ -76,6 +76,7 @@ pub struct Ledger {
     pub(super) jobs: Numbers,
     pub(super) instances: Numbers,
     pub(super) revisions: HashMap<u32, Revisions>,
+    pub(super) lagging: HashMap<u32, LaggingFact>,
     pub(super) accounts: HashMap<u32, Account>,
     pub(super) locks: HashMap<Arc<str>, LockEntry>,
     pub(super) runs: HashMap<Uuid, RunFacts>,
@@ -94,6 +95,7 @@ impl Ledger {
             jobs: Numbers::default(),
             instances: Numbers::default(),
             revisions: HashMap::new(),
+            lagging: HashMap::new(),
             accounts: HashMap::new(),
             locks: HashMap::new(),
             runs: HashMap::new(),
@@ -122,6 +124,12 @@ impl Ledger {
     pub fn revision(&mut self, revision: Revision) {
         let job = self.jobs.of(&revision.job);
         self.revisions.entry(job).or_default().add(revision);
+    }
+
+    /// A job has a cursor of its own.
+    pub fn lagging(&mut self, fact: LaggingFact) {
+        let job = self.jobs.of(&fact.job);
+        self.lagging.insert(job, fact);
     }
 
     /// A run as history has it.

@@ -42,9 +42,9 @@ use taskparty_nats::clock::Clock;
 use taskparty_nats::history::ReadError;
 
 pub use facts::{
-    AskRuns, FiredFact, HistoryAttempt, HistoryPage, HistoryRun, Installation, LateResult,
-    Leftovers, Limits, LockFact, ResultFact, Revision, RevisionKind, SetAsideFact, StartFact,
-    WaitingFact,
+    AskRuns, FiredFact, HistoryAttempt, HistoryPage, HistoryRun, Installation, LaggingFact,
+    LateResult, Leftovers, Limits, LockFact, ResultFact, Revision, RevisionKind, SetAsideFact,
+    StartFact, WaitingFact,
 };
 pub use history::History;
 pub use ledger::{Bounds, Ledger, Starts};

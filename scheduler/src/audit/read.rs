@@ -20,7 +20,8 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::facts::{
-    FiredFact, Installation, Limits, LockFact, ResultFact, Revision, RevisionKind, WaitingFact,
+    FiredFact, Installation, LaggingFact, Limits, LockFact, ResultFact, Revision, RevisionKind,
+    WaitingFact,
 };
 use super::{Ledger, Step};
 
@@ -50,6 +51,13 @@ struct Fired<'a> {
 /// The part of a watermark that is judged.
 #[derive(Deserialize)]
 struct Watermark {
+    handled: DateTime<Utc>,
+}
+
+/// The parts of the cursor of a job that lags that are judged.
+#[derive(Deserialize)]
+struct Cursor {
+    since: DateTime<Utc>,
     handled: DateTime<Utc>,
 }
 
@@ -138,6 +146,13 @@ impl<P: FnMut(Step, u64)> Source<'_, P> {
         });
         let watermark = handled.min();
         ledger.installation(Installation { began, records_from, watermark });
+        for entry in self.buckets.entries(Bucket::Cursors, "job.*").await? {
+            let cursor = entry.value.as_deref().map(serde_json::from_slice::<Cursor>);
+            if let (Some(job), Some(Ok(cursor))) = (entry.key.strip_prefix("job."), cursor) {
+                let (job, Cursor { since, handled }) = (job.to_owned(), cursor);
+                ledger.lagging(LaggingFact { job, since, handled });
+            }
+        }
         Ok(())
     }
 

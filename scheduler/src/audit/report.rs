@@ -102,6 +102,8 @@ kinds! {
         /// Instants just before an edit, which nobody had fired when it came: an edit begins a new
         /// past.
         BeforeEdit = "before_edit",
+        /// A job lags and catches up: its instants since its cursor are left open.
+        Lagging = "lagging",
         /// Revisions of a job are no longer there: only what is known was judged.
         HistoryCut = "history_cut",
         /// A definition cannot be read: its instants were not judged.

@@ -54,6 +54,10 @@ impl Engine {
         let job = kept.id().clone();
         // While jobs are taken over, those that are not fired yet get their places together.
         let mine = matches!(self.take_over, TakeOver::Settled) && self.owns(&job);
+        if let Some(cursor) = self.lagging.awaits_past(&job) {
+            self.await_past(&kept, cursor);
+            return kept.fold();
+        }
         match self.scheduled.get_mut(&job) {
             Some(known) if known.job().since() == kept.since() => known.redefine(kept),
             Some(_) => self.begin(kept),
@@ -67,10 +71,11 @@ impl Engine {
     /// Begins to fire a job whose past is new.
     pub(super) fn begin(&mut self, kept: Arc<Kept>) {
         let Some(definition) = kept.whole() else { return };
-        let watermark = self.ties.progress.borrow().map(|progress| progress.watermark_ms);
+        let watermark = self.ties.progress.borrow().as_ref().map(|known| known.watermark_ms);
         let watermark = watermark.and_then(DateTime::from_timestamp_millis);
         let place = recover::place(&definition, watermark.unwrap_or(DateTime::<Utc>::MIN_UTC));
         let scheduled = Scheduled::new(kept.clone(), place, None);
+        self.drop_missed(kept.id());
         self.scheduled.insert(kept.id().clone(), Box::new(scheduled));
     }
 
@@ -80,8 +85,15 @@ impl Engine {
             scheduled.job().fold();
         }
         self.timer.remove(job);
+        self.drop_missed(job);
+        self.let_go_of_past(job);
+    }
+
+    /// The missed instants of `job` that wait do not run any more: it is given up, or has a new past.
+    fn drop_missed(&mut self, job: &JobId) {
         let waiting = [self.catch_up.forget(job), self.waiting.let_go(job)];
-        waiting.into_iter().flatten().for_each(|due| self.under_way.end(due));
+        waiting.into_iter().flatten().for_each(|due| self.under_way.end(job, due));
+        self.lagging.forget(job);
     }
 
     /// Sets the timer of `job` to its next instant, unless a missed one is being fired.
@@ -134,7 +146,7 @@ impl Engine {
         let several = step.skipped.as_ref().is_some_and(|skipped| skipped.count > 1);
         let accounted = several.then(|| scheduled.accounted());
         scheduled.catching_up = late;
-        self.under_way.begin(due_ms);
+        self.under_way.begin(job, due_ms);
         let done = Due { job: job.clone(), step, accounted, definition, due_ms, late };
         if !late {
             self.make(done);

@@ -24,6 +24,7 @@ impl Engine {
             }
             Ok(Happening::Completed(open, false)) => self.catch_up.hold(open, Instant::now()),
             Ok(Happening::Recovered(recovered)) => self.recovered(*recovered),
+            Ok(Happening::LookedUp(past)) => self.looked_up(*past),
             Ok(Happening::LookedAfter(job, more)) => self.looked_after(&job, more),
             Ok(Happening::Interrupted) => {}
             Err(error) => {
@@ -50,13 +51,15 @@ impl Engine {
                 self.over(&job, since, at, due_ms);
             }
             // Its completion is under way: that ends this one, too.
-            Fire::Held(held) if self.catch_up.looks_after(&held.id) => self.under_way.end(due_ms),
+            Fire::Held(held) if self.catch_up.looks_after(&held.id) => {
+                self.under_way.end(&job, due_ms)
+            }
             Fire::Held(held) => {
                 let open = Open { job: job.clone(), since, at, due_ms, held: *held };
                 self.catch_up.hold(vec![open], Instant::now());
             }
             Fire::Locked(all) => {
-                self.under_way.end(due_ms);
+                self.under_way.end(&job, due_ms);
                 if let Some(scheduled) = self.known(&job, since) {
                     scheduled.undecided(at);
                     scheduled.locked(&all.iter().map(|held| &held.intent).collect::<Vec<_>>());
@@ -64,7 +67,7 @@ impl Engine {
                 }
             }
             Fire::Undecided => {
-                self.under_way.end(due_ms);
+                self.under_way.end(&job, due_ms);
                 if let Some(scheduled) = self.known(&job, since) {
                     scheduled.undecided(at);
                 }
@@ -86,7 +89,7 @@ impl Engine {
             }
             let (job, since, at) = (held.id.job.clone(), held.intent.since, held.intent.fire_time);
             let due_ms = at.timestamp_millis();
-            self.under_way.begin(due_ms);
+            self.under_way.begin(&job, due_ms);
             let open = Open { job, since, at, due_ms, held };
             self.catch_up.hold(vec![open], Instant::now());
         }
@@ -100,7 +103,7 @@ impl Engine {
         at: DateTime<Utc>,
         due_ms: i64,
     ) {
-        self.under_way.end(due_ms);
+        self.under_way.end(job, due_ms);
         if let Some(scheduled) = self.known(job, since) {
             scheduled.recorded(at);
         }
@@ -136,6 +139,7 @@ impl Engine {
                 }
             }
         }
+        self.look_at_lagging();
         self.report();
     }
 
@@ -145,6 +149,11 @@ impl Engine {
             && matches!(done.fire, Fire::Recorded(_))
         {
             self.over(&done.job, done.since, done.at, done.due_ms);
+            if let Some(scheduled) = self.known(&done.job, done.since) {
+                scheduled.catching_up &= !done.catching_up;
+            }
+            // The next missed instant of the job is not handled.
+            self.arm(&done.job);
         }
     }
 }

@@ -9,6 +9,7 @@
 mod catch_up;
 mod decide;
 mod follow;
+mod lagging;
 mod lateness;
 mod ownership;
 mod queues;
@@ -19,6 +20,7 @@ mod timer;
 mod watermark;
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -30,6 +32,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use self::catch_up::CatchUp;
+use self::lagging::Lagging;
 use self::lateness::Recent;
 pub(crate) use self::ownership::Members;
 use self::queues::Waiting;
@@ -37,11 +40,12 @@ use self::scheduled::Scheduled;
 pub(crate) use self::step::{Accounted, spread_of};
 use self::take_over::TakeOver;
 use self::timer::Timer;
-use self::watermark::UnderWay;
+use self::watermark::{UnderWay, Unhandled};
+use crate::cursor::{Confirmed, Marks};
 use crate::fire::{Fire, Firing, More};
 use crate::jobs::Jobs;
 use crate::membership::Standing;
-use crate::recover::Recovered;
+use crate::recover::{Past, Recovered};
 
 /// Fires that are made side by side.
 const MOST_UNDER_WAY: usize = 4096;
@@ -59,14 +63,17 @@ const LOOK: Duration = Duration::from_millis(200);
 const TICK: Duration = Duration::from_secs(1);
 
 /// How far the engine is, for the heartbeat and the cursor; nothing until it knows all jobs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// The revision of the jobs bucket that fires go by.
     pub(crate) jobs_revision: u64,
     /// How many jobs are fired.
     pub(crate) jobs: u64,
-    /// The instant up to which everything is handled, in milliseconds.
+    /// The instant up to which everything is handled, in milliseconds, but of the jobs that lag and
+    /// have cursors of their own.
     pub(crate) watermark_ms: i64,
+    /// Where those cursors are, and which are no longer needed.
+    pub(crate) cursors: Arc<Marks>,
     /// How late the fires of the last minute were.
     pub(crate) late: Option<Lateness>,
 }
@@ -87,6 +94,8 @@ enum Happening {
     Fired(Box<Done>),
     Completed(Vec<catch_up::Open>, bool),
     Recovered(Box<Recovered>),
+    /// The past of jobs that lag was read.
+    LookedUp(Box<Past>),
     /// The waiting runs of a job were looked after.
     LookedAfter(JobId, More),
     Interrupted,
@@ -99,8 +108,8 @@ pub(crate) struct Ties {
     pub(crate) progress: watch::Sender<Option<Progress>>,
     /// The schedulers that have gone and whose watermarks the engine has started from.
     pub(crate) walked: watch::Sender<BTreeSet<Instance>>,
-    /// The last watermark that is stored.
-    pub(crate) stored: watch::Receiver<Option<i64>>,
+    /// What is stored of that.
+    pub(crate) stored: watch::Receiver<Option<Confirmed>>,
     /// The live schedulers.
     pub(crate) members: watch::Receiver<Members>,
     /// Whether this one may fire.
@@ -116,6 +125,7 @@ pub(crate) struct Engine {
     timer: Timer,
     under_way: UnderWay,
     catch_up: CatchUp,
+    lagging: Lagging,
     waiting: Waiting,
     tasks: JoinSet<Happening>,
     late: Recent,
@@ -151,6 +161,7 @@ impl Engine {
             timer: Timer::default(),
             under_way: UnderWay::default(),
             catch_up: CatchUp::default(),
+            lagging: Lagging::default(),
             waiting: Waiting::default(),
             tasks: JoinSet::new(),
             late: Recent::default(),
@@ -195,6 +206,7 @@ impl Engine {
                 _ = tick.tick() => {
                     self.look_after_held();
                     self.waiting.open().iter().for_each(|job| self.look_after_waiting(job));
+                    self.look_at_lagging();
                     self.report();
                 }
                 () = sleep_until(wake), if self.has_room() => {
@@ -242,13 +254,23 @@ impl Engine {
             return;
         }
         let now_ms = self.firing.clock.now_ms();
-        let watermark_ms = self.under_way.watermark(self.timer.next_due(), now_ms);
+        let lagging = &self.lagging;
+        let watermark_ms = self.unhandled().watermark(|job| lagging.has_cursor(job), now_ms);
         let progress = Progress {
             jobs_revision: self.jobs_revision,
             jobs: self.scheduled.len() as u64,
             watermark_ms: self.floor_ms.map_or(watermark_ms, |floor| floor.min(watermark_ms)),
+            cursors: self.lagging.marks(),
             late: self.late.of_last_minute(now_ms),
         };
-        self.ties.progress.send_if_modified(|known| known.replace(progress) != Some(progress));
+        self.ties.progress.send_if_modified(|known| {
+            let changed = known.as_ref() != Some(&progress);
+            *known = Some(progress);
+            changed
+        });
+    }
+
+    fn unhandled(&self) -> Unhandled<'_> {
+        Unhandled { under_way: &self.under_way, timer: &self.timer }
     }
 }

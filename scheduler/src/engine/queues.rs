@@ -200,7 +200,7 @@ impl Engine {
             && !self.waiting.is_full(&job, self.bounds_of(&job).places)
             && let Some(due) = self.waiting.let_go(&job)
         {
-            self.under_way.end(due);
+            self.under_way.end(&job, due);
             self.arm(&job);
         }
     }
@@ -280,7 +280,7 @@ impl Engine {
         let grace = spec.misfire.grace;
         let Some(due) = scheduled.next_due().filter(|_| in_turn) else { return false };
         if (now - due).to_std().is_ok_and(|late| late >= grace) {
-            self.under_way.begin(due.timestamp_millis());
+            self.under_way.begin(job, due.timestamp_millis());
             self.waiting.hold_back(job, due.timestamp_millis());
             return true;
         }

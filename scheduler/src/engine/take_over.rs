@@ -4,6 +4,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use chrono::{DateTime, Utc};
 use taskparty_common::name::{Instance, JobId};
 use tokio::time::Instant;
 
@@ -13,7 +14,7 @@ use super::scheduled::Scheduled;
 use super::{Engine, Happening};
 use crate::fire::Held;
 use crate::kept::Kept;
-use crate::recover::Recovered;
+use crate::recover::{self, Recovered};
 
 /// How far taking over is.
 #[derive(Debug, Default)]
@@ -81,17 +82,19 @@ impl Engine {
         let anew = std::mem::take(&mut self.cut_off);
         self.lapses = self.ties.standing.lapses();
         let given_up = |engine: &Self, job: &&JobId| anew || !engine.owns(job);
-        let jobs: Vec<JobId> =
-            self.scheduled.keys().filter(|job| given_up(self, job)).cloned().collect();
-        jobs.iter().for_each(|job| self.give_up(job));
-        let missing: HashSet<JobId> = self.missing().map(|job| job.id().clone()).collect();
+        let all = self.scheduled.keys().chain(self.lagging.without_past());
+        let jobs: Vec<JobId> = all.filter(|job| given_up(self, job)).cloned().collect();
         self.freeze();
-        self.take_over = TakeOver::Reading { jobs: missing.clone(), again: false };
+        jobs.iter().for_each(|job| self.give_up(job));
+        let missing: HashMap<JobId, DateTime<Utc>> =
+            self.missing().map(|job| (job.id().clone(), job.since())).collect();
+        let jobs = missing.keys().cloned().collect();
+        self.take_over = TakeOver::Reading { jobs, again: false };
         let firing = self.firing.clone();
         self.tasks.spawn(async move {
             loop {
                 let now = firing.clock.now();
-                match Recovered::read(&firing.buckets, now, |job| missing.contains(job)).await {
+                match Recovered::read(&firing.buckets, now, &missing).await {
                     Ok(recovered) => return Happening::Recovered(Box::new(recovered)),
                     Err(error) => {
                         tracing::warn!(%error, "The past of the jobs to take over is not read; it is tried again.");
@@ -112,15 +115,19 @@ impl Engine {
         let TakeOver::Reading { jobs: read, again } = std::mem::take(&mut self.take_over) else {
             return;
         };
-        self.complete_held(std::mem::take(&mut recovered.held));
+        self.complete_held(std::mem::take(&mut recovered.past.held));
         let mut jobs = HashMap::new();
         let mut floor_ms = self.firing.clock.now_ms();
         let missing = self.missing().filter(|job| read.contains(job.id()));
         for kept in missing.collect::<Vec<_>>() {
             let job = kept.id().clone();
+            if let Some(cursor) = recovered.lagging.remove(&job) {
+                self.await_past(&kept, cursor);
+                continue;
+            }
             let Some(definition) = kept.whole() else { continue };
-            let accounted = recovered.take_accounted(&job).map(Box::new);
-            let place = recovered.place_of(&definition);
+            let accounted = recovered.past.take_accounted(&job).map(Box::new);
+            let place = recover::place(&definition, recovered.start);
             let mut scheduled = Scheduled::new(kept, place, accounted);
             let due = scheduled.next_due().map(|due| due.timestamp_millis());
             floor_ms = due.map_or(floor_ms, |due| floor_ms.min(due - 1));
@@ -131,6 +138,7 @@ impl Engine {
         let floor_ms = self.floor_ms.map_or(floor_ms, |frozen| frozen.min(floor_ms));
         self.floor_ms = Some(floor_ms);
         self.take_over = TakeOver::Confirming { floor_ms, jobs, again };
+        self.look_at_lagging();
         self.report();
         // Whoever left during the reading left jobs that were not read: its watermark stays.
         if !again && self.missing().next().is_none() {
@@ -143,7 +151,7 @@ impl Engine {
 
     /// A watermark is stored: if it is far enough back, the jobs that were taken over fire.
     pub(super) fn confirmed(&mut self) {
-        let stored = *self.ties.stored.borrow();
+        let stored = self.ties.stored.borrow().as_ref().map(|stored| stored.watermark_ms);
         let TakeOver::Confirming { floor_ms, jobs, again } = &mut self.take_over else { return };
         if stored.is_none_or(|stored| stored > *floor_ms) {
             return;
@@ -158,27 +166,33 @@ impl Engine {
                 _ => self.arm(job),
             }
         }
+        self.read_past();
         // Also a job that was saved meanwhile waits to be taken over.
         if again || self.missing().next().is_some() {
             self.rebalance();
         }
     }
 
-    /// The watermark does not advance until what is taken over is under way.
+    /// The watermark does not advance until what is taken over is under way. Where it is stored it
+    /// also covers the jobs whose own cursors are not.
     fn freeze(&mut self) {
-        let last = self.ties.progress.borrow().map(|progress| progress.watermark_ms);
-        self.floor_ms = [self.floor_ms, last].into_iter().flatten().min();
+        let last = self.ties.progress.borrow().as_ref().map(|progress| progress.watermark_ms);
+        let stored = self.ties.stored.borrow().as_ref().map(|stored| stored.watermark_ms);
+        self.floor_ms = [self.floor_ms, last, stored].into_iter().flatten().min();
     }
 
-    /// This member's jobs that it does not fire yet.
+    /// This member's jobs that it does not fire yet, but those whose past is still to be read.
     fn missing(&self) -> impl Iterator<Item = Arc<Kept>> + '_ {
+        let is_known = |job: &JobId| {
+            self.scheduled.contains_key(job) || self.lagging.awaits_past(job).is_some()
+        };
         let all = self.jobs.all().into_iter();
-        all.filter(|job| self.owns(job.id()) && !self.scheduled.contains_key(job.id()))
+        all.filter(move |job| self.owns(job.id()) && !is_known(job.id()))
     }
 
     /// Half-done fires of this member's jobs: of those that have gone at once, of the living after
     /// a while.
-    fn complete_held(&mut self, held: Vec<Held>) {
+    pub(super) fn complete_held(&mut self, held: Vec<Held>) {
         let (mut gone, mut living) = (Vec::new(), Vec::new());
         for held in held {
             let owner = &held.intent.owner;
@@ -188,8 +202,8 @@ impl Engine {
             }
             let lives = self.members.has(owner);
             let due_ms = held.intent.fire_time.timestamp_millis();
-            self.under_way.begin(due_ms);
             let (job, since, at) = (held.id.job.clone(), held.intent.since, held.intent.fire_time);
+            self.under_way.begin(&job, due_ms);
             let open = Open { job, since, at, due_ms, held };
             if lives { living.push(open) } else { gone.push(open) }
         }

@@ -34,6 +34,16 @@ impl Timer {
         self.by_due.first().map(|(due, _)| *due)
     }
 
+    /// When `job` is next due.
+    pub(crate) fn due_of(&self, job: &JobId) -> Option<i64> {
+        self.due_of.get(job).copied()
+    }
+
+    /// All jobs, in the order in which they are due.
+    pub(crate) fn in_order(&self) -> impl Iterator<Item = (i64, &JobId)> {
+        self.by_due.iter().map(|(due, job)| (*due, job))
+    }
+
     /// Takes out the job that is due first, if it is due at `now_ms`.
     pub(crate) fn pop_due(&mut self, now_ms: i64) -> Option<JobId> {
         if self.next_due()? > now_ms {

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
 mod edits;
+mod lagging;
 mod many;
 mod members;
 mod misfire;

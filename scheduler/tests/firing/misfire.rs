@@ -64,6 +64,25 @@ async fn six_hours_without_a_scheduler_are_caught_up_with_by_policy() {
 }
 
 #[tokio::test]
+async fn a_stop_while_it_catches_up_misses_nothing() {
+    let rig = Rig::start().await;
+    let before = rig.scheduler().await;
+    let mut spec = job("tick", json!({ "fixed_rate": "30s" }));
+    spec["misfire"] = json!({ "policy": "all" });
+    rig.save(spec).await;
+    rig.save(job("other", json!({ "fixed_rate": "1s" }))).await;
+    rig.fired_until(|fired| of(fired, "other").len() >= 2).await;
+    before.stop().await;
+    rig.clock.step(TimeDelta::hours(6));
+    for more in [20, 200, 720] {
+        let scheduler = rig.scheduler().await;
+        rig.fired_until(|fired| of(fired, "tick").len() >= more).await;
+        scheduler.stop().await;
+    }
+    assert_complete(&of(&rig.fired().await, "tick"), TimeDelta::seconds(30));
+}
+
+#[tokio::test]
 async fn deleting_a_job_stops_its_catch_up() {
     let rig = Rig::start().await;
     let before = rig.scheduler().await;

@@ -41,7 +41,7 @@ async fn work(rig: &Rig) -> Vec<(u64, Dispatch)> {
         Err(error) => panic!("{error}"),
     };
     let mut work = Vec::new();
-    for seq in info.first_seq..=info.last_seq {
+    for seq in info.first_seq.max(1)..=info.last_seq {
         if let Some(record) = message(rig.nats.js(), STREAM, seq).await.unwrap() {
             work.push((seq, serde_json::from_slice(&record.payload).unwrap()));
         }
@@ -50,7 +50,7 @@ async fn work(rig: &Rig) -> Vec<(u64, Dispatch)> {
 }
 
 /// Waits for the only work that there is.
-async fn next_work(rig: &Rig) -> (u64, Dispatch) {
+pub(crate) async fn next_work(rig: &Rig) -> (u64, Dispatch) {
     let end = Instant::now() + PATIENCE;
     loop {
         let mut work = work(rig).await;
@@ -64,7 +64,7 @@ async fn next_work(rig: &Rig) -> (u64, Dispatch) {
 }
 
 /// Does the work, as an executor does: the result is stored before the dispatch goes.
-async fn finish(rig: &Rig, (seq, dispatch): (u64, Dispatch)) {
+pub(crate) async fn finish(rig: &Rig, (seq, dispatch): (u64, Dispatch)) {
     let now = rig.clock.now();
     let result = ResultRecord {
         v: 1,

@@ -33,6 +33,7 @@ pub(super) struct World {
     pub(super) waiting: Vec<WaitingFact>,
     pub(super) leftovers: Leftovers,
     pub(super) installation: Installation,
+    pub(super) lagging: Vec<LaggingFact>,
     pub(super) bounds: Bounds,
 }
 
@@ -71,6 +72,7 @@ impl World {
             waiting: Vec::new(),
             leftovers: Leftovers::default(),
             installation: Installation { began: Some(at(-100_000)), ..Installation::default() },
+            lagging: Vec::new(),
             bounds,
         }
     }
@@ -79,6 +81,7 @@ impl World {
         let world = self.clone();
         let mut ledger = Ledger::new(world.bounds);
         ledger.installation(world.installation);
+        world.lagging.into_iter().for_each(|fact| ledger.lagging(fact));
         world.revisions.into_iter().for_each(|fact| ledger.revision(fact));
         world.rows.into_iter().for_each(|fact| ledger.history(fact));
         world.fired.into_iter().for_each(|fact| ledger.fired(fact));

@@ -76,6 +76,25 @@ fn nothing_is_missing_from_before_anything_fired() {
 }
 
 #[test]
+fn a_job_that_lags_is_missing_what_is_before_its_cursor_and_nothing_after_it() {
+    let mut world = ten();
+    for second in [0, 10, 30] {
+        run(&mut world, second);
+    }
+    let since = Job::new(spec("ten", 10, 0), at(-60_000), "test").meta.since;
+    let lagging = LaggingFact { job: "ten".into(), since, handled: at(39_999) };
+    world.lagging = vec![lagging.clone()];
+    let report = world.judge();
+    assert_eq!(kinds(&report), [(Kind::InstantMissing, 1)]);
+    assert_eq!(report.violations[0].place.instant, Some(at(20_000)));
+    assert_eq!(report.notes_by_kind.get(&NoteKind::Lagging), Some(&1));
+    assert_eq!(report.judged.instants_open, 6);
+    // A cursor in another past says nothing.
+    world.lagging = vec![LaggingFact { since: at(-59_000), ..lagging }];
+    assert_eq!(kinds(&world.judge()), [(Kind::InstantMissing, 7)]);
+}
+
+#[test]
 fn where_nothing_ever_fired_that_is_said_and_nothing_judged() {
     let mut world = ten();
     world.installation.began = None;

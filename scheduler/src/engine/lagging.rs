@@ -1,0 +1,171 @@
+//! The jobs that lag: which have cursors of their own, and whose past is still to be read.
+//!
+//! Who takes over a job with a cursor has to look at all that was recorded since then, which may be
+//! much. It is read when the other jobs fire, and by itself. *Invariant: until it is read nothing is
+//! fired for such a job, and its cursor stays.*
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use taskparty_common::name::JobId;
+
+use super::scheduled::Scheduled;
+use super::{Engine, Happening};
+use crate::cursor::{Cursor, Marks, Wanted};
+use crate::kept::Kept;
+use crate::recover::{self, Past};
+
+#[derive(Debug, Default)]
+pub(super) struct Lagging {
+    /// What is to become of the cursors, as of the last look.
+    marks: Arc<Marks>,
+    /// Taken over, and not fired yet: each with the cursor that was found.
+    without_past: HashMap<JobId, Cursor>,
+    /// Those of `without_past` whose past is being read; nothing: none is.
+    reading: Option<HashSet<JobId>>,
+}
+
+impl Lagging {
+    /// Whether `job` has a cursor of its own, or is to have one.
+    pub(super) fn has_cursor(&self, job: &JobId) -> bool {
+        matches!(self.marks.get(job), Some(Wanted::At(_)))
+    }
+
+    pub(super) fn marks(&self) -> Arc<Marks> {
+        self.marks.clone()
+    }
+
+    /// Where `job` is, if it is taken over and its past is still to be read.
+    pub(super) fn awaits_past(&self, job: &JobId) -> Option<Cursor> {
+        self.without_past.get(job).copied()
+    }
+
+    pub(super) fn without_past(&self) -> impl Iterator<Item = &JobId> {
+        self.without_past.keys()
+    }
+
+    /// Until the next look nothing is known of `job`: the watermark counts it, and its cursor stays.
+    pub(super) fn forget(&mut self, job: &JobId) {
+        if self.marks.contains_key(job) {
+            Arc::make_mut(&mut self.marks).remove(job);
+        }
+    }
+}
+
+/// What holds the watermark at `cursor`, while the job's past is not read.
+fn first_after(cursor: Cursor) -> i64 {
+    cursor.handled_ms.saturating_add(1)
+}
+
+impl Engine {
+    /// Looks which jobs lag, where their cursors are, and which are no longer needed.
+    pub(super) fn look_at_lagging(&mut self) {
+        if !self.ready {
+            return;
+        }
+        let (all, now_ms) = (self.unhandled(), self.firing.clock.now_ms());
+        let since = |job: &JobId| {
+            let awaited = self.lagging.awaits_past(job).map(|cursor| cursor.since);
+            awaited.or_else(|| Some(self.scheduled.get(job)?.job().since()))
+        };
+        let had = self.lagging.marks.keys().filter(|job| self.lagging.has_cursor(job));
+        let lagging: BTreeMap<JobId, i64> = all.lagging(had, now_ms, |job| since(job).is_some());
+        let cursor = |(job, handled_ms): (JobId, i64)| {
+            let since = since(&job)?;
+            Some((job, Wanted::At(Cursor { since, handled_ms })))
+        };
+        let mut marks: Marks = lagging.into_iter().filter_map(cursor).collect();
+        let kept = self.ties.stored.borrow().as_ref().map(|stored| stored.jobs.clone());
+        for job in kept.iter().flat_map(|jobs| jobs.iter()) {
+            let fires = since(job).is_some();
+            let wanted = match () {
+                // For want of room, the watermark counts it, and its cursor stays.
+                () if marks.contains_key(job) || fires && all.lags(job, now_ms) => continue,
+                () if fires || !self.jobs.exists(job) && self.owns(job) => Wanted::Covered,
+                () => Wanted::GivenUp,
+            };
+            marks.insert(job.clone(), wanted);
+        }
+        if *self.lagging.marks != marks {
+            self.lagging.marks = Arc::new(marks);
+        }
+    }
+
+    /// A job was taken over and lags: it is fired when its past since `cursor` was read. Also a job
+    /// that has a new past by now, of which nothing is handled.
+    pub(super) fn await_past(&mut self, kept: &Kept, cursor: Cursor) {
+        let (job, since) = (kept.id().clone(), kept.since());
+        let nothing = since.timestamp_millis().saturating_sub(1);
+        let handled_ms = match since == cursor.since {
+            true => cursor.handled_ms,
+            false => cursor.handled_ms.min(nothing),
+        };
+        let cursor = Cursor { since, handled_ms };
+        self.under_way.begin(&job, first_after(cursor));
+        if let Some(before) = self.lagging.without_past.insert(job.clone(), cursor) {
+            self.under_way.end(&job, first_after(before));
+        }
+    }
+
+    /// `job` is gone or another's, or its past is read.
+    pub(super) fn let_go_of_past(&mut self, job: &JobId) {
+        if let Some(cursor) = self.lagging.without_past.remove(job) {
+            self.under_way.end(job, first_after(cursor));
+        }
+        if let Some(reading) = &mut self.lagging.reading {
+            reading.remove(job);
+        }
+    }
+
+    /// Begins to read the past of those that lag, unless that is going on.
+    pub(super) fn read_past(&mut self) {
+        let first = self.lagging.without_past.values().map(|cursor| cursor.handled_ms).min();
+        let Some(handled) = first.and_then(DateTime::from_timestamp_millis) else { return };
+        if self.lagging.reading.is_some() {
+            return;
+        }
+        let jobs: HashSet<JobId> = self.lagging.without_past.keys().cloned().collect();
+        self.lagging.reading = Some(jobs.clone());
+        let firing = self.firing.clone();
+        self.tasks.spawn(async move {
+            loop {
+                match Past::read(&firing.buckets, handled, |job| jobs.contains(job)).await {
+                    Ok(past) => return Happening::LookedUp(Box::new(past)),
+                    Err(error) => {
+                        tracing::warn!(%error, "The past of jobs that lag is not read; it is tried again.");
+                    }
+                }
+                if firing.pause().await.is_err() {
+                    return Happening::Interrupted;
+                }
+            }
+        });
+    }
+
+    /// The past of those that lag is read: they go on from there.
+    pub(super) fn looked_up(&mut self, mut past: Past) {
+        // Without those that were given up meanwhile: also of what came back nothing is known.
+        let read = self.lagging.reading.take().unwrap_or_default();
+        past.held.retain(|held| read.contains(&held.id.job));
+        self.complete_held(std::mem::take(&mut past.held));
+        for job in &read {
+            let Some(cursor) = self.lagging.awaits_past(job) else { continue };
+            let found = self.jobs.get(job).and_then(|kept| Some((kept.whole()?, kept)));
+            if let Some((definition, kept)) = found {
+                let handled = DateTime::from_timestamp_millis(cursor.handled_ms);
+                let place =
+                    recover::place(&definition, handled.unwrap_or(DateTime::<Utc>::MIN_UTC));
+                let accounted = past.take_accounted(job).map(Box::new);
+                let scheduled = Scheduled::new(kept, place, accounted);
+                self.scheduled.insert(job.clone(), Box::new(scheduled));
+                self.arm(job);
+            }
+            self.let_go_of_past(job);
+        }
+        tracing::info!(jobs = read.len(), "Jobs that lag are taken over.");
+        self.look_at_lagging();
+        self.report();
+        self.read_past();
+    }
+}

@@ -1,0 +1,253 @@
+//! A job that lags has a cursor of its own: it holds nobody else back, and loses nothing. The test is
+//! the executor.
+
+use chrono::{DateTime, SubsecRound, TimeDelta, Utc};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use taskparty_common::fire::{FireId, Fired, Plan};
+use taskparty_common::job::Job;
+use taskparty_common::outcome::{Trigger, TriggerResult};
+use taskparty_nats::proxy::Proxy;
+use taskparty_nats::publish::Draft;
+use taskparty_nats::subject::Bucket;
+use tokio::time::Instant;
+
+use crate::overlap::{finish, next_work};
+use crate::rig::{PATIENCE, Rig, Scheduler, assert_complete, checked, instants, job};
+
+const TICKS: usize = 5;
+
+/// The instants of the job that lags, and how many of them are missed.
+const EACH: TimeDelta = TimeDelta::minutes(10);
+const MISSED: usize = 6;
+
+/// A job whose missed instants run in turn, each when the one before has ended; and some that are due
+/// all the time.
+async fn save_jobs(rig: &Rig) -> Job {
+    let mut spec = job("lags", json!({ "fixed_rate": "10m" }));
+    spec["overlap"] = json!("queue");
+    spec["misfire"] = json!({ "policy": "all" });
+    let lags = rig.save(spec).await;
+    for n in 0..TICKS {
+        let mut spec = job(&format!("tick-{n}"), json!({ "fixed_rate": "500ms" }));
+        spec["app"] = json!("clock");
+        rig.save(spec).await;
+    }
+    rig.fired_until(|fired| fired.len() > 2 * TICKS).await;
+    lags
+}
+
+fn of(fired: &[Fired], job: &str) -> Vec<Fired> {
+    fired.iter().filter(|fired| fired.job.as_str() == job).cloned().collect()
+}
+
+/// The records of the job that lags. Of an instant that had to wait, and says so, only the first.
+fn each_missed(fired: &[Fired]) -> Vec<Fired> {
+    let mut fired = of(fired, "lags");
+    fired.sort_by_key(|fired| fired.fire_time);
+    fired.dedup_by_key(|fired| (fired.fire_time, fired.run));
+    fired
+}
+
+async fn handled(rig: &Rig, key: &str) -> Option<DateTime<Utc>> {
+    let entry = rig.buckets.entries(Bucket::Cursors, key).await.unwrap().pop()?;
+    let value: Value = serde_json::from_slice(&entry.value?).unwrap();
+    value["handled"].as_str()?.parse().ok()
+}
+
+/// How far everything is that `scheduler` does, but for what lags.
+async fn watermark(rig: &Rig, scheduler: &Scheduler) -> Option<DateTime<Utc>> {
+    handled(rig, &format!("scheduler.{}", scheduler.node.instance())).await
+}
+
+async fn cursor(rig: &Rig) -> Option<DateTime<Utc>> {
+    handled(rig, "job.lags").await
+}
+
+/// Waits until `look` says so.
+async fn until(what: &str, mut look: impl AsyncFnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !look().await {
+        assert!(Instant::now() < end, "waited in vain for {what}");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+}
+
+/// Waits until all other jobs are handled up to now, and the one that lags up to `at`.
+async fn stands(rig: &Rig, scheduler: &Scheduler, at: DateTime<Utc>) {
+    until("the cursor", async || cursor(rig).await == Some(at)).await;
+    let now = rig.clock.now();
+    until("the watermark to go on", async || watermark(rig, scheduler).await >= Some(now)).await;
+    assert_eq!(cursor(rig).await, Some(at));
+}
+
+/// An hour is missed: the first instant runs, and the second waits for it. Where the cursor is then.
+fn miss(rig: &Rig, job: &Job) -> DateTime<Utc> {
+    rig.clock.step(EACH * i32::try_from(MISSED).unwrap());
+    job.meta.anchor.trunc_subsecs(3) + EACH * 2 - TimeDelta::milliseconds(1)
+}
+
+#[tokio::test]
+async fn a_job_that_lags_holds_nobody_back_and_whoever_takes_over_misses_none_of_it() {
+    let rig = Rig::start().await;
+    let proxy = Proxy::start(rig.server.address()).await.unwrap();
+    let first = rig.scheduler_over(&proxy).await;
+    let saved = save_jobs(&rig).await;
+    let at = miss(&rig, &saved);
+    let work = next_work(&rig).await;
+    stands(&rig, &first, at).await;
+
+    // Its end, as it seems to all.
+    proxy.refuse();
+    let second = rig.scheduler().await;
+    let owner = second.node.instance();
+    rig.fired_until(|fired| {
+        let by_second =
+            |n| of(fired, &format!("tick-{n}")).iter().any(|fired| fired.owner == *owner);
+        (0..TICKS).all(by_second)
+    })
+    .await;
+    stands(&rig, &second, at).await;
+    finish(&rig, work).await;
+    for _ in 1..MISSED {
+        let work = next_work(&rig).await;
+        finish(&rig, work).await;
+    }
+    until("the cursor to go", async || cursor(&rig).await.is_none()).await;
+    let last = saved.meta.since + EACH * i32::try_from(MISSED).unwrap();
+    assert!(watermark(&rig, &second).await > Some(last), "it covers the job again");
+    second.stop().await;
+
+    let third = rig.scheduler().await;
+    let so_far = rig.fired().await.len();
+    let fired = rig.fired_until(|fired| fired.len() > so_far + 2 * TICKS).await;
+    third.stop().await;
+    assert_eq!(instants(&each_missed(&fired)).len(), MISSED);
+    assert_complete(&each_missed(&fired), EACH);
+    (0..TICKS).for_each(|n| {
+        assert_complete(&of(&fired, &format!("tick-{n}")), TimeDelta::milliseconds(500));
+    });
+}
+
+/// As somebody leaves it who dies: all is handled up to now, but the job that lags.
+#[tokio::test]
+async fn from_its_cursor_on_a_job_that_lags_fires_what_is_not_recorded() {
+    const PERIOD: TimeDelta = TimeDelta::seconds(5);
+    let rig = Rig::start().await;
+    let now = rig.clock.now().trunc_subsecs(0);
+    let since = now - PERIOD * 60;
+    let spec = |id: &str| {
+        let mut spec = job(id, json!({ "fixed_rate": "5s" }));
+        spec["misfire"] = json!({ "policy": "all" });
+        checked(spec)
+    };
+    let handled = now - PERIOD * 30;
+    for (id, of_past) in [("lags", since), ("edited", since - PERIOD)] {
+        rig.store(&Job::new(spec(id), since, "test")).await;
+        let cursor = json!({ "v": 1, "since": of_past, "handled": handled, "owner": "gone" });
+        rig.buckets
+            .put(Bucket::Cursors, &format!("job.{id}"), cursor.to_string(), None)
+            .await
+            .unwrap();
+    }
+    let watermark = json!({ "v": 1, "handled": now }).to_string();
+    rig.buckets.put(Bucket::Cursors, "scheduler.gone", watermark, None).await.unwrap();
+    // Of the instants since then some are recorded, and nobody knows the locks any more.
+    let recorded: Vec<_> = [1, 2, 7, 20].map(|n| handled + PERIOD * n).to_vec();
+    for at in &recorded {
+        let fired = fired(&rig, "lags", since, *at);
+        let subject = rig.nats.names().fired(&fired.app);
+        let value = serde_json::to_vec(&fired).unwrap();
+        rig.buckets.publisher().publish(Draft::new(subject, value)).await.unwrap();
+    }
+    let scheduler = rig.scheduler().await;
+    let until = now + PERIOD;
+    let all = rig
+        .fired_until(|fired| {
+            ["lags", "edited"].iter().all(|job| of(fired, job).iter().any(|f| f.fire_time > until))
+        })
+        .await;
+    scheduler.stop().await;
+    let lagged = of(&all, "lags");
+    assert_complete(&lagged, PERIOD);
+    assert!(
+        recorded
+            .iter()
+            .all(|at| lagged.iter().any(|f| f.fire_time == *at && f.owner.as_str() == "gone"))
+    );
+    let first = |job: &str| of(&all, job).iter().map(|fired| fired.fire_time).min().unwrap();
+    assert!(first("lags") > handled - TimeDelta::seconds(31) && first("lags") <= handled + PERIOD);
+    assert!(first("edited") > now - TimeDelta::seconds(31), "of that past it says nothing");
+}
+
+/// A record of the fire of `job` at `at`.
+fn fired(rig: &Rig, job: &str, since: DateTime<Utc>, at: DateTime<Utc>) -> Fired {
+    let id = FireId::at(job.parse().unwrap(), at);
+    Fired {
+        v: 1,
+        lock: id.lock_key(),
+        run: id.run(rig.nats.names().prefix(), since.timestamp_millis(), at),
+        job: id.job,
+        app: "shop".parse().unwrap(),
+        handler: "settle".parse().unwrap(),
+        revision: 1,
+        since,
+        owner: "gone".parse().unwrap(),
+        trigger: Trigger::Misfire,
+        result: TriggerResult::Dispatched,
+        message: String::new(),
+        fire_time: at,
+        fired_at: at,
+        start_by: None,
+        plan: Plan::whole(1),
+        skipped: None,
+        definition: RawValue::NULL.to_owned(),
+        params: None,
+    }
+}
+
+#[tokio::test]
+async fn while_a_cursor_cannot_be_stored_the_watermark_waits_for_its_job() {
+    let rig = Rig::start().await;
+    let scheduler = rig.scheduler().await;
+    let saved = save_jobs(&rig).await;
+    let at = miss(&rig, &saved);
+    stands(&rig, &scheduler, at).await;
+    // As if another one had taken the job over.
+    let others = json!({ "v": 1, "since": at, "handled": at, "owner": "other" }).to_string();
+    rig.buckets.put(Bucket::Cursors, "job.lags", others.clone(), None).await.unwrap();
+    until("the watermark to go back", async || watermark(&rig, &scheduler).await == Some(at)).await;
+    let so_far = rig.fired().await.len();
+    rig.fired_until(|fired| fired.len() > so_far + 4 * TICKS).await;
+    assert_eq!(watermark(&rig, &scheduler).await, Some(at), "others fire, and it stands");
+    let entry = rig.buckets.entries(Bucket::Cursors, "job.lags").await.unwrap().pop().unwrap();
+    assert_eq!(entry.value.unwrap(), others, "what another wrote stays");
+    for _ in 0..MISSED {
+        let work = next_work(&rig).await;
+        finish(&rig, work).await;
+    }
+    let caught_up = rig.clock.now();
+    until("the watermark", async || watermark(&rig, &scheduler).await > Some(caught_up)).await;
+    scheduler.stop().await;
+    assert_complete(&each_missed(&rig.fired().await), EACH);
+}
+
+#[tokio::test]
+async fn pausing_a_job_that_lags_drops_its_cursor_and_a_deleted_bucket_gets_it_again() {
+    let rig = Rig::start().await;
+    let scheduler = rig.scheduler().await;
+    let saved = save_jobs(&rig).await;
+    let at = miss(&rig, &saved);
+    stands(&rig, &scheduler, at).await;
+    rig.nats.js().delete_stream("KV_taskparty_cursors").await.unwrap();
+    until("the bucket and both", async || {
+        let there =
+            taskparty_nats::history::stream_info(rig.nats.js(), "KV_taskparty_cursors").await;
+        there.is_ok() && cursor(&rig).await == Some(at)
+    })
+    .await;
+    stands(&rig, &scheduler, at).await;
+    rig.pause(&saved).await;
+    until("the cursor to go", async || cursor(&rig).await.is_none()).await;
+    scheduler.stop().await;
+}
