@@ -154,7 +154,11 @@ impl Places {
             return match (active.due, active.waited) {
                 (true, _) => Admission::Waiting,
                 (false, true) => Admission::Promoted,
-                (false, false) => Admission::Active,
+                (false, false) => {
+                    // Whoever asked first may have died: it may be dispatched only now.
+                    self.count_again(limits);
+                    Admission::Active
+                }
             };
         }
         if self.waiting.contains(&run) || self.leaving.contains(&run) {
@@ -204,8 +208,11 @@ impl Places {
     /// dispatches it himself as soon as it has one.
     pub fn turn(&mut self, run: Uuid, round: u32, limits: impl Into<Limits>) -> Admission {
         let id = place_id(run, round);
+        let limits = limits.into();
         if let Some(active) = self.active.iter_mut().find(|active| active.run == id) {
-            active.due = false;
+            if std::mem::take(&mut active.due) {
+                self.count_again(limits);
+            }
             return Admission::Active;
         }
         let admission = self.admit(id, limits, WhenFull::Wait { limit: None });
@@ -282,6 +289,15 @@ impl Places {
     pub fn held_until(&self, limits: Limits) -> Option<i64> {
         let at = self.starts.next(limits.rate?, limits.now_ms);
         (self.active.len() < limits.places && at > limits.now_ms).then_some(at)
+    }
+
+    /// A run that has its place is dispatched later than was to be expected when it got that: it
+    /// counts from now, too. True when that changed anything.
+    pub fn count_again(&mut self, limits: Limits) -> bool {
+        let Some(rate) = limits.rate else { return false };
+        self.starts.settle(limits.now_ms);
+        self.starts.add(rate, limits.now_ms);
+        true
     }
 
     /// Whether the rate lets a run begin now; then it counts.

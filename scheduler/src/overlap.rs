@@ -202,7 +202,9 @@ impl Queues {
         let bounds = Bounds::of(spec).unwrap_or(Bounds::open());
         self.change(&spec.id, |places| {
             let limits = bounds.at(self.clock.now_ms());
-            let before = (places.active.len(), places.waiting.len(), places.leaving.len());
+            let lengths =
+                |places: &Places| (places.active.len(), places.waiting.len(), places.leaving.len());
+            let before = (lengths(places), places.starts.clone());
             let admission = places.admit(run, limits, when_full);
             places.beside = spec.overlap == Overlap::Allow;
             let held_until = places.held_until(limits).and_then(DateTime::from_timestamp_millis);
@@ -210,8 +212,8 @@ impl Queues {
                 WhenFull::Replace => places.replaced_by(run),
                 WhenFull::Wait { .. } | WhenFull::Skip => Vec::new(),
             };
-            let after = (places.active.len(), places.waiting.len(), places.leaving.len());
-            (Answer { admission, replaced, held_until }, (before != after).into())
+            let changed = before.0 != lengths(places) || before.1 != places.starts;
+            (Answer { admission, replaced, held_until }, changed.into())
         })
         .await
     }
@@ -266,6 +268,12 @@ impl Queues {
             ((new, left), changed.into())
         })
         .await
+    }
+
+    /// A run that has its place is dispatched only now: it counts from now, too.
+    pub(crate) async fn count_again(&self, job: &JobId, bounds: Bounds) -> Result<(), BucketError> {
+        self.change(job, |places| ((), places.count_again(bounds.at(self.clock.now_ms())).into()))
+            .await
     }
 
     /// A run that waited is dispatched.

@@ -187,7 +187,18 @@ fn one_that_is_tried_again_waits_for_its_rate_too() {
     assert_eq!(places.turn(run(1), 1, one(1_500)), Admission::Active);
     assert_eq!(places.held_until(one(1_500)), None, "it has the only place");
     places.release(place_id(run(1), 1));
-    assert_eq!(places.held_until(one(1_500)), Some(2_000), "it counted once");
+    assert_eq!(places.held_until(one(1_500)), Some(2_500), "it begins when it asks");
+}
+
+#[test]
+fn a_run_that_is_dispatched_late_because_somebody_died_counts_from_then() {
+    let mut places = Places::default();
+    let two = |now_ms| at("2/s", 10, now_ms);
+    places.admit(run(1), two(0), WAIT);
+    assert_eq!(places.admit(run(1), two(900), WAIT), Admission::Active, "another completes it");
+    assert_eq!(places.admit(run(2), two(1_000), WAIT), Admission::Active);
+    assert_eq!(places.admit(run(3), two(1_100), WAIT), Admission::Waiting);
+    assert_eq!(places.held_until(two(1_100)), Some(1_900));
 }
 
 #[test]

@@ -16,6 +16,7 @@ use super::record::{Begun, frozen};
 use super::{Firing, Held};
 use crate::definition::Definition;
 use crate::engine::spread_of;
+use crate::overlap::Bounds;
 
 /// The clocks of servers may differ by this much.
 const MARGIN: TimeDelta = TimeDelta::seconds(2);
@@ -59,10 +60,14 @@ impl Firing {
 
     /// Goes on with a run that got its place from someone who may have died half way; true when it
     /// is over.
-    pub(super) async fn complete_waiter(&self, held: &Held) -> bool {
+    pub(super) async fn complete_waiter(&self, held: &Held, bounds: Bounds) -> bool {
         match self.records.since(self.nats(), held.stored_at - MARGIN).await {
             Ok(known) if known.placed.contains(&held.id.lock_key()) => true,
             Ok(known) => {
+                if let Err(error) = self.queues.count_again(&held.intent.job, bounds).await {
+                    tracing::warn!(%error, "That a waiting run begins only now is not stored; it waits on.");
+                    return false;
+                }
                 let done = known.done(held.intent.run, held.intent.plan.attempt);
                 self.dispatch_waiter(held, done, known.as_of()).await
             }

@@ -195,7 +195,7 @@ impl Firing {
             self.start_waiter(job, run, Start::Fresh).await?;
         }
         for run in left {
-            self.start_waiter(job, run, Start::Left).await?;
+            self.start_waiter(job, run, Start::Left(bounds)).await?;
         }
         Ok(more)
     }
@@ -215,7 +215,7 @@ impl Firing {
         let over = match how {
             Start::Fresh => self.dispatch_waiter(&held, &[], Instant::now()).await,
             // It may have been dispatched, and may even have ended.
-            Start::Left => self.complete_waiter(&held).await,
+            Start::Left(bounds) => self.complete_waiter(&held, bounds).await,
         };
         if over { self.queues.dispatched(job, run).await } else { Ok(()) }
     }
@@ -264,8 +264,8 @@ impl Firing {
 enum Start {
     /// It has just got its place.
     Fresh,
-    /// It got its place from someone who may have died half way.
-    Left,
+    /// It got its place from someone who may have died half way; what bounds its job now.
+    Left(Bounds),
 }
 
 fn skipped(intent: &Intent, reason: SkipReason) -> Place {
