@@ -205,7 +205,7 @@ async fn what_is_wrong_in_a_file_is_said_with_place_field_and_nearest_name() {
         .await
         .says("list.yaml:2")
         .says("handler");
-    apply("later.yaml", job("a", "priority: 1\n")).await.says("not yet");
+    apply("urgent.yaml", job("a", "priority: 10\n")).await.says("whole number from 0 to 9");
     apply("zone.yaml", job("a", "schedule: {cron: '@daily', timezone: Asia/Beijing}\n"))
         .await
         .says("Asia/Shanghai");

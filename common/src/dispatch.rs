@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use crate::name::{App, Handler, Instance, JobId};
 use crate::outcome::{Code, Outcome, Trigger};
+use crate::priority::Priority;
 
 /// The longest `message` of a result, in bytes.
 pub const MAX_MESSAGE: usize = 8 * 1024;
@@ -205,6 +206,20 @@ pub struct HandlerEntry {
     /// The jobs that it runs now, once for each run.
     #[serde(default)]
     pub running: Vec<JobId>,
+    /// The priorities, besides the default, whose work it looks for now, before or after the rest;
+    /// empty when it was not told of any. Nothing: it knows no priorities and never looks for any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priorities: Option<Vec<Priority>>,
+}
+
+/// Said to an executor on its probe subject, without waiting for an answer: work of a handler has these
+/// priorities, too, and stands in lines of their own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Priorities {
+    /// The handler.
+    pub handler: Handler,
+    /// Some of those that are in use, besides the default.
+    pub priorities: Vec<Priority>,
 }
 
 /// A live scheduler, in the schedulers bucket at its instance id.

@@ -14,5 +14,6 @@ pub mod job;
 pub mod name;
 pub mod outcome;
 pub mod overlap;
+pub mod priority;
 pub mod rate;
 pub mod schedule;

@@ -36,7 +36,7 @@ fn everything_that_is_written_is_read_back() {
         "shards": 2, "shard_params": ["x", { "y": 1 }],
         "misfire": { "policy": "all", "grace": "5s", "window": "2h" },
         "retry": { "max": 3, "initial": "2s", "factor": 1.5, "cap": "1m", "jitter": 0.0 },
-        "max_running": 3, "rate": "100/m", "pause_after_failures": 5, "then": ["b", "c"],
+        "max_running": 3, "rate": "100/m", "priority": 0, "pause_after_failures": 5, "then": ["b", "c"],
         "redeliveries": 0, "timeout": "none", "start_deadline": "10m", "no_executor_wait": "0s",
         "alert": { "when": [] }, "labels": { "team": "billing" }
     }));
@@ -118,7 +118,7 @@ fn errors_name_field_value_and_what_would_be_right() {
         json!({ "route": { "key": "x", "of": 1 } }),
         json!({ "route": ["any"] }),
         json!({ "route": "broadcast", "shards": 3, "shard_params": [1, 2, 3] }),
-        json!({ "priority": 3, "then": ["b", "b"], "max_running": 0, "pause_after_failures": "3" }),
+        json!({ "priority": 10, "then": ["b", "b"], "max_running": 0, "pause_after_failures": "3" }),
         json!({ "rate": 100 }),
         json!({ "rate": "100/min" }),
         json!({ "rate": "0/m" }),

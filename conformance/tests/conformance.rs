@@ -19,6 +19,7 @@ macro_rules! conforms {
             wire::pinned_work_is_taken
             wire::only_what_lasts_is_announced
             wire::slots_bound_what_is_taken
+            wire::work_of_a_priority_is_taken_in_its_order_by_who_knows_priorities
             wire::the_result_is_stored_before_the_ack
             lease::a_long_run_keeps_its_lease
             lease::the_work_of_a_killed_process_goes_to_another

@@ -8,7 +8,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use taskparty_common::dispatch::{
-    Cancel, Dispatch, ExecutorEntry, MAX_MESSAGE, MAX_OUTPUT, Progress, ResultRecord, Started,
+    Cancel, Dispatch, ExecutorEntry, MAX_MESSAGE, MAX_OUTPUT, Priorities, Progress, ResultRecord,
+    Started,
 };
 use taskparty_common::outcome::{Code, Outcome, Trigger};
 
@@ -38,6 +39,7 @@ fn is_whole<T: DeserializeOwned + Serialize>(kind: &str) {
 #[test]
 fn the_examples_are_what_the_types_read_and_write() {
     is_whole::<ExecutorEntry>("registry");
+    is_whole::<Priorities>("priorities");
     is_whole::<Dispatch>("dispatch");
     is_whole::<Started>("started");
     is_whole::<Progress>("progress");

@@ -1,16 +1,17 @@
 //! What all parts of a running executor share.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::Serialize;
 use taskparty_common::dispatch::{ExecutorEntry, HandlerEntry};
 use taskparty_common::name::{App, Handler, Instance};
+use taskparty_common::priority::Priority;
 use taskparty_nats::clock::Clock;
 use taskparty_nats::connect::Nats;
 use taskparty_nats::join::Joiner;
 use taskparty_nats::publish::Publisher;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -30,6 +31,8 @@ pub(crate) struct Node {
     pub(crate) clock: Clock,
     pub(crate) live: Live,
     pub(crate) logs: Logs,
+    /// The registry's entry is not true any more and is to be put before its time.
+    pub(crate) changed: Notify,
     /// Attempts, and the small messages that they send on their way.
     pub(crate) attempts: TaskTracker,
     pub(crate) phase: Phase,
@@ -44,6 +47,8 @@ pub(crate) struct Desk {
     pub(crate) room: Arc<Semaphore>,
     /// Work that is for this instance alone is here and needs one.
     pub(crate) wanted: Arc<Notify>,
+    /// The priorities whose work it looks for: the default, and what a scheduler told it of.
+    pub(crate) priorities: watch::Sender<BTreeSet<Priority>>,
 }
 
 /// What the registry says of the process.
@@ -88,7 +93,10 @@ impl Node {
     pub(crate) fn entry(&self) -> ExecutorEntry {
         let handlers = self.handlers.iter().map(|(name, desk)| {
             let running = self.live.jobs_of(name);
-            (name.clone(), HandlerEntry { slots: desk.slots, running })
+            let priorities = desk.priorities.borrow();
+            let others = priorities.iter().copied().filter(|priority| !priority.is_default());
+            let priorities = Some(others.collect());
+            (name.clone(), HandlerEntry { slots: desk.slots, running, priorities })
         });
         ExecutorEntry {
             v: 1,

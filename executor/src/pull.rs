@@ -1,13 +1,17 @@
-//! Taking work: one pull a handler, for as many messages as it has free slots.
+//! Taking work: for each handler as many messages as it has free slots, the most urgent ones first.
 //!
-//! The executor only binds to its consumers, which the scheduler makes when it sees the registry
+//! Work of a priority that is not the default stands in a line of its own, which the scheduler tells of
+//! when there is one. The executor only binds to its consumers, which the scheduler makes when it sees the registry
 //! entry. *Invariant: no message is in memory without a slot of its own.*
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use taskparty_common::dispatch::Dispatch;
 use taskparty_common::name::Handler;
-use taskparty_nats::consume::{ConsumeError, Pull, PullConfig, Received};
+use taskparty_common::priority::Priority;
+use taskparty_nats::consume::{ConsumeError, Lines, PullConfig, Received};
+use taskparty_nats::subject::of_priority;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::node::{Desk, Node};
@@ -23,19 +27,34 @@ pub(crate) async fn pull(
     desk: Desk,
 ) -> Result<(), ConsumeError> {
     let stream = node.nats.names().dispatch_stream(&node.app);
-    let mut pull = Pull::new(node.nats.js(), stream, handler.as_str(), PullConfig::default());
+    let mut priorities = desk.priorities.subscribe();
+    let lines = |priorities: &BTreeSet<Priority>| {
+        let consumers: Vec<_> = priorities.iter().map(|one| of_priority(&handler, *one)).collect();
+        Lines::new(node.nats.js(), &stream, &consumers, &PullConfig::default())
+    };
+    let mut pull = lines(&priorities.borrow_and_update());
     let mut reserved = Vec::new();
     loop {
         tokio::select! {
             biased;
             () = node.phase.draining.cancelled() => break,
+            // The sender lives as long as the desk.
+            _ = priorities.changed() => {
+                let next = lines(&priorities.borrow_and_update());
+                for received in std::mem::replace(&mut pull, next).stop().await {
+                    begin_or_hand_back(&node, received, &mut reserved);
+                }
+            }
             () = desk.wanted.notified() => {
                 // Slots that are kept for what was asked for are not free; one has to be.
-                let arrived = if reserved.is_empty() { Vec::new() } else { pull.take_back().await };
+                let kept = reserved.len();
+                let arrived = if kept == 0 { Vec::new() } else { pull.make_room(kept).await };
                 for received in arrived {
                     begin_or_hand_back(&node, received, &mut reserved);
                 }
-                drop(reserved.pop());
+                if reserved.len() > pull.asked() {
+                    drop(reserved.pop());
+                }
             }
             next = pull.next_slot(&desk.room, &mut reserved) => {
                 let (received, slot) = next?;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use async_nats::Subscriber;
 use futures::StreamExt;
 use serde::{Deserialize, Serialize};
+use taskparty_common::dispatch::Priorities;
 use taskparty_common::name::{Handler, JobId};
 use taskparty_nats::publish::{Draft, PublishError};
 use taskparty_nats::subject::Bucket;
@@ -38,6 +39,7 @@ pub(crate) async fn keep(node: Arc<Node>, end: CancellationToken) {
         }
         tokio::select! {
             () = tokio::time::sleep(PERIOD) => {}
+            () = node.changed.notified() => {}
             () = node.phase.draining.cancelled(), if !was_draining => {}
             () = end.cancelled() => break,
         }
@@ -81,13 +83,30 @@ struct Answer {
 /// Answers probes until `end`.
 pub(crate) async fn answer_probes(node: Arc<Node>, mut probes: Subscriber, end: CancellationToken) {
     while let Some(Some(message)) = end.run_until_cancelled(probes.next()).await {
-        let Some(reply) = message.reply else { continue };
+        let Some(reply) = message.reply else {
+            hear_of(&node, &message.payload);
+            continue;
+        };
         let probe: Probe = serde_json::from_slice(&message.payload).unwrap_or_default();
         let Ok(answer) = serde_json::to_vec(&answer(&node, &probe)) else { continue };
         let sent = node.nats.client().publish(reply, answer.into());
         if !matches!(tokio::time::timeout(DEADLINE, sent).await, Ok(Ok(()))) {
             tracing::debug!("A probe could not be answered.");
         }
+    }
+}
+
+/// What is said without waiting for an answer: that there is work of further priorities.
+fn hear_of(node: &Node, payload: &[u8]) {
+    let Ok(said) = serde_json::from_slice::<Priorities>(payload) else { return };
+    let Some(desk) = node.handlers.get(&said.handler) else { return };
+    let new = desk.priorities.send_if_modified(|known| {
+        let before = known.len();
+        known.extend(said.priorities);
+        known.len() > before
+    });
+    if new {
+        node.changed.notify_one();
     }
 }
 

@@ -4,17 +4,19 @@
 //! crash of the process would: handlers are dropped, nothing is reported, and what was in hand is
 //! delivered again when its lease ends.
 
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::Subscriber;
 use taskparty_common::name::Instance;
+use taskparty_common::priority::Priority;
 use taskparty_nats::connect::{Nats, connect_when_up};
 use taskparty_nats::consume::ConsumeError;
 use taskparty_nats::join::{JoinConfig, Joiner};
 use taskparty_nats::publish::Publisher;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -99,7 +101,8 @@ impl Running {
         let probes = subscribe(&nats, names.probe(&executor.app, &instance)).await?;
         let desks = executor.handlers.into_iter().map(|(name, (function, slots))| {
             let room = Arc::new(Semaphore::new(slots as usize));
-            (name, Desk { function, slots, room, wanted: Arc::default() })
+            let priorities = watch::Sender::new(BTreeSet::from([Priority::default()]));
+            (name, Desk { function, slots, room, wanted: Arc::default(), priorities })
         });
         let about = About {
             version: executor.version,
@@ -119,6 +122,7 @@ impl Running {
             clock: executor.clock,
             live: Live::default(),
             logs,
+            changed: Notify::new(),
             attempts: TaskTracker::new(),
             phase,
         });

@@ -15,8 +15,11 @@
 mod arrivals;
 mod config;
 mod demand;
+mod lines;
+mod order;
 mod received;
 mod refusals;
+mod retire;
 mod status;
 
 use std::sync::Arc;
@@ -31,8 +34,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use self::arrivals::{Arrivals, Found};
+use self::config::Asking;
 pub use self::config::PullConfig;
 use self::demand::Demand;
+pub use self::lines::Lines;
 pub(crate) use self::received::Event;
 pub use self::received::Received;
 use self::refusals::Refusals;
@@ -190,82 +195,69 @@ impl Pull {
         self.demand.outstanding()
     }
 
-    /// Takes all demand back and returns the messages that had arrived all the same: nak them.
-    pub async fn stop(mut self) -> Vec<Received> {
-        self.take_back().await
-    }
-
-    /// Takes all demand back for now, so that slots that were kept for it are free. The messages that
-    /// had arrived all the same have to be seen to. Takes a round trip, and a second at most.
-    pub async fn take_back(&mut self) -> Vec<Received> {
-        self.drop_inbox().await;
-        let mut rest = Vec::new();
-        while let Some((subscriber, until)) = self.retiring.as_mut() {
-            match tokio::time::timeout_at(*until, subscriber.next()).await {
-                Ok(Some(message)) => rest.extend(Received::of(message, self.arrivals.since())),
-                Ok(None) | Err(_) => self.retiring = None,
-            }
-        }
-        self.demand.clear();
-        rest
-    }
-
     /// Waits once. As [`Pull::next`], it may be dropped at any point.
     pub(crate) async fn event(&mut self, free: usize) -> Result<Event, ConsumeError> {
         loop {
-            if let Some(event) = self.retired().await {
+            if let Some(event) = self.overdue().await {
                 return Ok(event);
             }
-            if let Some(reason) = self.trouble() {
-                self.lose(&reason, false).await;
-                return Ok(Event::Lost);
-            }
             self.top_up(free).await?;
-            let look = Instant::now() + LOOK;
-            let Some(inbox) = self.inbox.as_mut() else {
-                let quiet = self.quiet_until > Instant::now();
-                sleep_until(if quiet { look.min(self.quiet_until) } else { look }).await;
-                continue;
-            };
-            let arrivals = &mut self.arrivals;
-            let next = std::future::poll_fn(|cx| {
-                let next = inbox.subscriber.poll_next_unpin(cx);
-                let found = if next.is_pending() { Found::Empty } else { Found::Message };
-                arrivals.looked(Uptime::now(), found);
-                next
-            });
-            let message = tokio::select! {
-                biased;
-                message = next => message,
-                () = sleep_until(look) => continue,
-                () = sleep_until(self.quiet_until), if self.quiet_until > Instant::now() => continue,
-            };
-            let Some(message) = message else { return Err(ConsumeError::Closed) };
-            inbox.last_heard = Instant::now();
-            if let Some(event) = self.take(message).await {
+            if let Some(event) = self.listen().await? {
                 return Ok(event);
             }
         }
     }
 
-    /// What still comes from a dropped inbox; none when there is nothing more to wait for.
-    async fn retired(&mut self) -> Option<Event> {
-        while let Some((subscriber, until)) = self.retiring.as_mut() {
-            match tokio::time::timeout_at(*until, subscriber.next()).await {
-                Ok(Some(message)) if message.status.is_none() => {
-                    self.demand.delivered();
-                    if let Some(received) = Received::of(message, self.arrivals.since()) {
-                        return Some(Event::Received(received));
-                    }
-                }
-                Ok(Some(_)) => {}
-                Ok(None) | Err(_) => {
-                    self.retiring = None;
-                    self.demand.clear();
-                }
+    /// Waits once for what comes of the requests that are open, and makes none: [`Event::Ended`] when
+    /// none is open any more. As [`Pull::next`], it may be dropped at any point.
+    async fn heard(&mut self) -> Result<Event, ConsumeError> {
+        loop {
+            if let Some(event) = self.overdue().await {
+                return Ok(event);
+            }
+            if self.demand.outstanding() == 0 {
+                return Ok(Event::Ended);
+            }
+            if let Some(event) = self.listen().await? {
+                return Ok(event);
             }
         }
-        None
+    }
+
+    /// What is to be said before anything is asked or waited for.
+    async fn overdue(&mut self) -> Option<Event> {
+        if let Some(event) = self.retired().await {
+            return Some(event);
+        }
+        let reason = self.trouble()?;
+        self.lose(&reason, false).await;
+        Some(Event::Lost)
+    }
+
+    /// Listens for a moment at most; nothing when there is nothing to say.
+    async fn listen(&mut self) -> Result<Option<Event>, ConsumeError> {
+        let look = Instant::now() + LOOK;
+        let Some(inbox) = self.inbox.as_mut() else {
+            let quiet = self.quiet_until > Instant::now();
+            sleep_until(if quiet { look.min(self.quiet_until) } else { look }).await;
+            return Ok(None);
+        };
+        let arrivals = &mut self.arrivals;
+        let next = std::future::poll_fn(|cx| {
+            let next = inbox.subscriber.poll_next_unpin(cx);
+            let found = if next.is_pending() { Found::Empty } else { Found::Message };
+            arrivals.looked(Uptime::now(), found);
+            next
+        });
+        let message = tokio::select! {
+            biased;
+            message = next => message,
+            () = sleep_until(look) => return Ok(None),
+            () = sleep_until(self.quiet_until), if self.quiet_until > Instant::now() => return Ok(None),
+        };
+        let Some(message) = message else { return Err(ConsumeError::Closed) };
+        inbox.last_heard = Instant::now();
+        Ok(self.take(message).await)
     }
 
     /// Why the requests cannot be trusted any more, if so.
@@ -287,9 +279,22 @@ impl Pull {
     /// Asks for as many more messages as there is room for.
     async fn top_up(&mut self, free: usize) -> Result<(), ConsumeError> {
         let more = self.demand.missing(free);
-        let connected = self.client.connection_state() == State::Connected;
-        if more == 0 || !connected || Instant::now() < self.quiet_until {
+        if more == 0 { Ok(()) } else { self.ask(more, Asking::Wait(self.config.expires)).await }
+    }
+
+    /// Whether nothing can be asked for now.
+    fn is_quiet(&self) -> bool {
+        self.client.connection_state() != State::Connected || Instant::now() < self.quiet_until
+    }
+
+    /// Asks for `batch` messages more, unless nothing can be asked for now.
+    async fn ask(&mut self, batch: usize, how: Asking) -> Result<(), ConsumeError> {
+        if self.is_quiet() {
             return Ok(());
+        }
+        let made_anew = |inbox: &Inbox| inbox.connection != connection(&self.client);
+        if self.demand.outstanding() == 0 && self.inbox.as_ref().is_some_and(made_anew) {
+            self.inbox = None;
         }
         if self.inbox.is_none() {
             let connection = connection(&self.client);
@@ -303,12 +308,7 @@ impl Pull {
         let number = self.demand.next_number();
         let subject = format!("CONSUMER.MSG.NEXT.{}.{}", self.stream, self.consumer);
         let reply = format!("{}{number}", inbox.prefix);
-        let heartbeat = self.config.heartbeat.min(self.config.expires / 2);
-        let body = format!(
-            r#"{{"batch":{more},"expires":{},"idle_heartbeat":{}}}"#,
-            self.config.expires.as_nanos(),
-            heartbeat.as_nanos(),
-        );
+        let (body, expires) = how.body(batch, self.config.heartbeat);
         let request = Request::new().inbox(reply).payload(Bytes::from(body));
         let asked = Uptime::now();
         match timeout(LOOK, self.js.send_request(subject, request)).await {
@@ -320,7 +320,7 @@ impl Pull {
                     self.arrivals = Arrivals::from(asked);
                 }
                 // The grace covers the way of the server's last word about the request.
-                self.demand.asked(more, Instant::now() + self.config.expires + RETIRE * 5);
+                self.demand.asked(batch, Instant::now() + expires + RETIRE * 5);
                 Ok(())
             }
         }
@@ -382,15 +382,6 @@ impl Pull {
         );
         self.back_off(reason, refused);
         self.drop_inbox().await;
-    }
-
-    async fn drop_inbox(&mut self) {
-        let Some(inbox) = self.inbox.take() else {
-            self.demand.clear();
-            return;
-        };
-        let (subscriber, _) = self.retiring.insert((inbox.subscriber, Instant::now() + RETIRE));
-        let _ = timeout(LOOK, subscriber.drain()).await;
     }
 }
 

@@ -5,6 +5,7 @@
 //! outside is a checked name*, so nothing here can widen a subject.
 
 use taskparty_common::name::{App, Handler, Instance, JobId, Prefix};
+use taskparty_common::priority::Priority;
 use uuid::Uuid;
 
 /// The durable consumer on TRIGGERS that all schedulers pull from.
@@ -19,6 +20,25 @@ const ON: &str = "on_";
 /// The consumer of the work that is for `instance` alone.
 pub fn on_instance(instance: &Instance) -> String {
     format!("{ON}{instance}")
+}
+
+/// The consumer of the handler's work of this priority. The default has the one of the handler's own
+/// name, which is no other's: no name begins with `_`.
+pub fn of_priority(handler: &Handler, priority: Priority) -> String {
+    if priority.is_default() { handler.to_string() } else { format!("_p{priority}_{handler}") }
+}
+
+/// The handler whose consumer this is, and of which priority; none when it is an instance's.
+pub fn handler_of(consumer: &str) -> Option<(Handler, Priority)> {
+    if is_on_instance(consumer) {
+        return None;
+    }
+    let Some(rest) = consumer.strip_prefix("_p") else {
+        return Some((Handler::new(consumer).ok()?, Priority::default()));
+    };
+    let (number, handler) = rest.split_once('_')?;
+    let priority = Priority::new(number.parse().ok()?).ok()?;
+    Some((Handler::new(handler).ok()?, priority))
 }
 
 /// Whether this is the consumer of some instance's work, and not of a handler's.
@@ -88,7 +108,28 @@ impl Names {
         shard: u32,
         attempt: u32,
     ) -> String {
-        format!("{}.dispatch.{app}.{handler}.{run}.{shard}.{attempt}", self.prefix)
+        self.dispatch_by(app, handler, Priority::default(), (run, shard, attempt))
+    }
+
+    /// The same, where work of this priority stands: a run's shard and its attempt.
+    pub fn dispatch_by(
+        &self,
+        app: &App,
+        handler: &Handler,
+        priority: Priority,
+        (run, shard, attempt): (Uuid, u32, u32),
+    ) -> String {
+        let line = self.line(app, handler, priority);
+        format!("{line}.{run}.{shard}.{attempt}")
+    }
+
+    /// Where work of a handler and a priority stands: beside the work of no priority, under a token
+    /// that no handler has for its name, so that no consumer of the one sees the other.
+    fn line(&self, app: &App, handler: &Handler, priority: Priority) -> String {
+        if priority.is_default() {
+            return format!("{}.dispatch.{app}.{handler}", self.prefix);
+        }
+        format!("{}.dispatch.{app}._p{priority}.{handler}", self.prefix)
     }
 
     /// One dispatched attempt of one shard, for this instance alone.
@@ -123,7 +164,12 @@ impl Names {
 
     /// All work of a handler: the filter of its consumer.
     pub fn dispatch_of(&self, app: &App, handler: &Handler) -> String {
-        format!("{}.dispatch.{app}.{handler}.>", self.prefix)
+        self.dispatch_of_priority(app, handler, Priority::default())
+    }
+
+    /// All work of a handler and a priority: the filter of its consumer.
+    pub fn dispatch_of_priority(&self, app: &App, handler: &Handler, priority: Priority) -> String {
+        format!("{}.>", self.line(app, handler, priority))
     }
 
     /// A trigger of a job that is due now.
@@ -299,6 +345,34 @@ impl Bucket {
             Bucket::Routes => "routes",
             Bucket::Executors => "executors",
             Bucket::Schedulers => "schedulers",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_work_of_each_priority_has_a_line_and_a_consumer_of_its_own() {
+        let names = Names::default();
+        let (app, handler) = (App::new("shop").unwrap(), Handler::new("p0_settle").unwrap());
+        let mut all = std::collections::BTreeSet::new();
+        for number in 0..=Priority::MOST {
+            let priority = Priority::new(number).unwrap();
+            let consumer = of_priority(&handler, priority);
+            assert_eq!(handler_of(&consumer), Some((handler.clone(), priority)));
+            assert!(Handler::new(&consumer).is_err() || priority.is_default());
+            let filter = names.dispatch_of_priority(&app, &handler, priority);
+            let subject = names.dispatch_by(&app, &handler, priority, (Uuid::nil(), 0, 1));
+            assert!(subject.starts_with(filter.trim_end_matches('>')));
+            all.extend([consumer, filter]);
+        }
+        assert_eq!(all.len(), 20);
+        let urgent = names.dispatch_of_priority(&app, &handler, Priority::new(0).unwrap());
+        assert_eq!(urgent, "taskparty.dispatch.shop._p0.p0_settle.>");
+        for other in ["on_a", "_p", "_p10_settle", "_p0settle", "_p0_", "_q0_a"] {
+            assert_eq!(handler_of(other), None, "{other}");
         }
     }
 }

@@ -12,6 +12,7 @@ mod compare;
 mod definition;
 mod error;
 mod instance;
+mod priority;
 mod upkeep;
 
 use std::collections::{HashMap, HashSet};
@@ -19,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use taskparty_common::name::{App, Handler, Instance};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub use apply::{Applied, Outcome};
@@ -84,6 +86,9 @@ struct Inner {
     confirmed: Mutex<HashSet<(App, Handler)>>,
     /// Instances whose stream and consumer the server has confirmed.
     instances: Mutex<HashSet<(App, Instance)>>,
+    /// Lines of work of a priority whose stream and consumer the server has confirmed.
+    lines: Mutex<HashSet<priority::Line>>,
+    new_lines: watch::Sender<()>,
     /// What was there once, by name; of streams, the last sequence that was seen.
     seen: Mutex<HashMap<String, u64>>,
     /// What was made again and not yet asked for.
@@ -107,6 +112,8 @@ impl Topology {
             api,
             confirmed: Mutex::default(),
             instances: Mutex::default(),
+            lines: Mutex::default(),
+            new_lines: watch::Sender::new(()),
             seen: Mutex::default(),
             made_again: Mutex::default(),
             triggers_room,
@@ -177,6 +184,7 @@ impl Topology {
     pub fn forget(&self, app: &App) {
         self.confirmed().retain(|(known, _)| known != app);
         self.instances().retain(|(known, _)| known != app);
+        self.lines().retain(|(known, _, _)| known != app);
     }
 
     fn confirmed(&self) -> std::sync::MutexGuard<'_, HashSet<(App, Handler)>> {

@@ -11,10 +11,12 @@ use chrono::TimeDelta;
 use taskparty_common::backfill::Backfill;
 use taskparty_common::fire::{FireId, TriggerRequest};
 use taskparty_common::job::Overlap;
+use taskparty_common::priority::Priority;
 use taskparty_nats::fail_point;
 use taskparty_nats::history::{ReadError, consumer_info};
 use taskparty_nats::lease::Delivery;
 use taskparty_nats::publish::Draft;
+use taskparty_nats::subject::of_priority;
 
 use crate::definition::Definition;
 use crate::overlap::Bounds;
@@ -86,11 +88,17 @@ impl Triggers {
         }
         let nats = self.firing.nats();
         let stream = nats.names().dispatch_stream(&spec.app);
-        match consumer_info(nats.js(), &stream, spec.handler.as_str()).await {
-            Ok(consumer) => Ok(consumer.is_none_or(|consumer| consumer.pending == 0)),
-            Err(ReadError::NoStream(_)) => Ok(true),
-            Err(error) => Err(error),
-        }
+        let waits = async |priority| {
+            let consumer = of_priority(&spec.handler, priority);
+            match consumer_info(nats.js(), &stream, &consumer).await {
+                Ok(consumer) => Ok(consumer.is_some_and(|consumer| consumer.pending > 0)),
+                Err(ReadError::NoStream(_)) => Ok(false),
+                Err(error) => Err(error),
+            }
+        };
+        // It may stand in either.
+        let own = !spec.priority.is_default() && waits(spec.priority).await?;
+        Ok(!own && !waits(Priority::default()).await?)
     }
 
     /// Stores what is left, to come in a while.

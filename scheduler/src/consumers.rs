@@ -1,19 +1,22 @@
 //! The consumers of what live executors offer: one for each handler, made as soon as one registers
-//! it, so that it can bind before any job names the handler; and one for each executor, for the work
-//! that is for it alone, removed when it has gone and nothing is left for it.
+//! it, so that it can bind before any job names the handler; one for each priority that somebody looks
+//! for; and one for each executor, for the work that is for it alone, removed when it has gone and
+//! nothing is left for it.
 //!
 //! *Invariant: no consumer is removed over work.* What waits for an executor that has gone is the log
 //! writer's: it removes the messages and decides what follows.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use taskparty_common::name::{App, Instance};
+use taskparty_nats::connect::Nats;
 use taskparty_nats::topology::Topology;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::registry::Registry;
+use crate::told::Told;
 
 /// What could not be made, or is still to be removed, is tried again after this long.
 const AGAIN: Duration = Duration::from_secs(2);
@@ -23,12 +26,24 @@ const AGAIN: Duration = Duration::from_secs(2);
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Makes and removes consumers until `shutdown`.
-pub(crate) async fn run(topology: Topology, registry: Registry, shutdown: CancellationToken) {
+pub(crate) async fn run(
+    nats: Nats,
+    topology: Topology,
+    registry: Registry,
+    shutdown: CancellationToken,
+) {
     let mut changes = registry.changed();
+    let mut lines = topology.new_lines();
+    let mut searched: HashSet<App> = HashSet::new();
+    let mut told = Told::default();
     let mut gone: HashMap<(App, Instance), Instant> = HashMap::new();
     loop {
         let made = tokio::select! {
-            made = make(&topology, &registry) => made,
+            made = make(&topology, &registry, &mut searched) => made,
+            () = shutdown.cancelled() => return,
+        };
+        let all_know = tokio::select! {
+            all = told.tell(&nats, &topology, &registry) => all,
             () = shutdown.cancelled() => return,
         };
         let now = Instant::now();
@@ -42,19 +57,40 @@ pub(crate) async fn run(topology: Topology, registry: Registry, shutdown: Cancel
         }
         tokio::select! {
             changed = changes.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep(AGAIN), if !made || !gone.is_empty() => {}
+            // The sender lives as long as the topology.
+            _ = lines.changed() => {}
+            () = tokio::time::sleep(AGAIN), if !made || !all_know || !gone.is_empty() => {}
             () = shutdown.cancelled() => return,
         }
     }
 }
 
 /// True when all are there.
-async fn make(topology: &Topology, registry: &Registry) -> bool {
+async fn make(topology: &Topology, registry: &Registry, searched: &mut HashSet<App>) -> bool {
     let mut all = true;
     for (app, handler) in registry.handlers() {
         if let Err(error) = topology.ensure_handler(&app, &handler).await {
             tracing::warn!(%app, %handler, %error, "A handler's consumer is not made; it is tried again.");
             all = false;
+        } else if !searched.contains(&app) {
+            // Lines that others have made, in which work may stand from before.
+            match topology.find_lines(&app).await {
+                Ok(()) => {
+                    searched.insert(app);
+                }
+                Err(error) => {
+                    tracing::warn!(%app, %error, "Which consumers an app has cannot be seen; it is tried again.");
+                    all = false;
+                }
+            }
+        }
+    }
+    for ((app, handler), priorities) in registry.priorities() {
+        for priority in priorities {
+            if let Err(error) = topology.ensure_priority(&app, &handler, priority).await {
+                tracing::warn!(%app, %handler, %priority, %error, "The consumer of a priority is not made; it is tried again.");
+                all = false;
+            }
         }
     }
     for (app, instance) in registry.instances() {

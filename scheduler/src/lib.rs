@@ -24,6 +24,7 @@ mod release;
 mod rendezvous;
 mod route;
 pub mod store;
+mod told;
 mod trigger;
 mod upkeep;
 

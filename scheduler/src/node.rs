@@ -242,8 +242,12 @@ impl Node {
         let overlap = Watch::start(buckets, Bucket::Overlap, "*", &self.recording_shutdown);
         let start = start.unwrap_or_else(|| clock.now());
         let engine = Engine::new(firing.clone(), self.jobs.clone(), jobs_revision, start, ties);
-        let consumers =
-            consumers::run(topology.clone(), self.registry.clone(), self.shutdown.clone());
+        let consumers = consumers::run(
+            nats.clone(),
+            topology.clone(),
+            self.registry.clone(),
+            self.shutdown.clone(),
+        );
         let upkeep = Upkeep::new(firing.clone(), self.jobs.clone(), alarms);
         self.deciding.spawn(upkeep.run(self.shutdown.clone()));
         self.deciding.spawn(engine.run(jobs, overlap, self.drain));

@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-use taskparty_common::dispatch::ExecutorEntry;
+use taskparty_common::dispatch::{ExecutorEntry, HandlerEntry, Priorities};
 use taskparty_common::name::{App, Handler, Instance};
+use taskparty_common::priority::Priority;
 use taskparty_nats::bucket::{Buckets, Change, Entry, Watch};
 use taskparty_nats::subject::Bucket;
 use tokio::sync::watch;
@@ -77,16 +78,62 @@ impl Registry {
     /// The live executors that take work for the handler, in the order of their ids.
     pub fn candidates(&self, app: &App, handler: &Handler) -> Vec<Instance> {
         let live = self.read();
-        let first = format!("{app}.");
-        let of_app =
-            live.entries.range(first.clone()..).take_while(|(key, _)| key.starts_with(&first));
-        let takers = of_app.map(|(_, entry)| entry).filter(|entry| {
-            entry.app == *app && !entry.draining && entry.handlers.contains_key(handler)
-        });
-        let mut all: Vec<Instance> = takers.map(|entry| entry.instance.clone()).collect();
+        let takers = live.of(app, handler).filter(|(entry, _)| !entry.draining);
+        let mut all: Vec<Instance> = takers.map(|(entry, _)| entry.instance.clone()).collect();
         all.sort_unstable();
         all.dedup();
         all
+    }
+
+    /// Whether there is an executor that takes work for the handler, and each that does looks for it
+    /// where work of a priority stands.
+    pub fn knows_priorities(&self, app: &App, handler: &Handler) -> bool {
+        let live = self.read();
+        let mut takers = live.of(app, handler).filter(|(entry, _)| !entry.draining).peekable();
+        takers.peek().is_some() && takers.all(|(_, work)| work.priorities.is_some())
+    }
+
+    /// Whether there is an executor that takes work for the handler, and none of those that are there
+    /// looks for it where work of a priority stands.
+    pub fn ignores_priorities(&self, app: &App, handler: &Handler) -> bool {
+        let known = self.read().of(app, handler).any(|(_, work)| work.priorities.is_some());
+        !known && self.has(app, handler)
+    }
+
+    /// The priorities, besides the default, whose work somebody says he looks for, by handler.
+    pub fn priorities(&self) -> BTreeMap<AppHandler, BTreeSet<Priority>> {
+        let mut all: BTreeMap<AppHandler, BTreeSet<Priority>> = BTreeMap::new();
+        for entry in self.read().entries.values() {
+            for (handler, work) in &entry.handlers {
+                let said = work.priorities.iter().flatten().filter(|one| !one.is_default());
+                for one in said {
+                    all.entry((entry.app.clone(), handler.clone())).or_default().insert(*one);
+                }
+            }
+        }
+        all
+    }
+
+    /// Those that know priorities and do not look for work of all that are in use, with what each has
+    /// to be told.
+    pub fn behind(
+        &self,
+        used: &BTreeMap<AppHandler, BTreeSet<Priority>>,
+    ) -> Vec<(App, Instance, Priorities)> {
+        let live = self.read();
+        let mut behind = Vec::new();
+        for ((app, handler), used) in used {
+            for (entry, work) in live.of(app, handler) {
+                let Some(known) = &work.priorities else { continue };
+                let missing = used.iter().filter(|one| !known.contains(one));
+                let priorities: Vec<Priority> = missing.copied().collect();
+                if !priorities.is_empty() {
+                    let said = Priorities { handler: handler.clone(), priorities };
+                    behind.push((app.clone(), entry.instance.clone(), said));
+                }
+            }
+        }
+        behind
     }
 
     /// Whether this executor is there, draining or not.
@@ -158,6 +205,21 @@ impl Registry {
 }
 
 impl Live {
+    /// The executors that have the handler, draining or not.
+    fn of(
+        &self,
+        app: &App,
+        handler: &Handler,
+    ) -> impl Iterator<Item = (&ExecutorEntry, &HandlerEntry)> {
+        let first = format!("{app}.");
+        let from = self.entries.range(first.clone()..);
+        let of_app = from.take_while(move |(key, _)| key.starts_with(&first));
+        of_app
+            .map(|(_, entry)| entry)
+            .filter(move |entry| entry.app == *app)
+            .filter_map(move |entry| Some((entry, entry.handlers.get(handler)?)))
+    }
+
     fn take_in(&mut self, entry: Entry) {
         let was = self.entries.remove(&entry.key);
         if was.is_some() && entry.value.is_none() {
@@ -211,6 +273,45 @@ mod tests {
     fn executor(instance: &str, draining: bool) -> Option<serde_json::Value> {
         Some(json!({ "v": 1, "app": "shop", "instance": instance, "draining": draining,
             "handlers": { "settle": { "slots": 4 } }, "started_at": "2026-01-01T00:00:00Z" }))
+    }
+
+    #[test]
+    fn priorities_are_known_when_each_executor_knows_them() {
+        let registry = Registry::default();
+        let (app, handler) = (App::new("shop").unwrap(), Handler::new("settle").unwrap());
+        let newer = |instance: &str, draining: bool, priorities: &[u32]| {
+            let mut entry = executor(instance, draining).unwrap();
+            entry["handlers"]["settle"]["priorities"] = json!(priorities);
+            Some(entry)
+        };
+        let both = || {
+            let (known, ignored) = (
+                registry.knows_priorities(&app, &handler),
+                registry.ignores_priorities(&app, &handler),
+            );
+            (known, ignored)
+        };
+        assert_eq!(both(), (false, false), "nobody is there");
+        put(&registry, "shop.a", newer("a", false, &[]));
+        assert_eq!(both(), (true, false));
+        put(&registry, "shop.old", executor("old", false));
+        assert_eq!(both(), (false, false), "one looks for it, and one does not");
+        put(&registry, "shop.a", newer("a", true, &[]));
+        assert_eq!(both(), (false, false), "who drains still has some in hand");
+        put(&registry, "shop.a", None);
+        assert_eq!(both(), (false, true));
+        put(&registry, "shop.old", executor("old", true));
+        assert_eq!(both(), (false, false), "nobody takes work");
+
+        put(&registry, "shop.b", newer("b", false, &[9]));
+        let [first, last] = [0, 9].map(|number| Priority::new(number).unwrap());
+        let shown = registry.priorities();
+        assert_eq!(shown, BTreeMap::from([((app.clone(), handler.clone()), [last].into())]));
+        let used = BTreeMap::from([((app.clone(), handler.clone()), [first, last].into())]);
+        let told = Priorities { handler: handler.clone(), priorities: vec![first] };
+        assert_eq!(registry.behind(&used), [(app.clone(), Instance::new("b").unwrap(), told)]);
+        put(&registry, "shop.b", newer("b", false, &[0, 9]));
+        assert_eq!(registry.behind(&used), []);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::name::Instance;
+use crate::priority::Priority;
 
 /// Which shards a fire dispatches, and to whom.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,12 +21,16 @@ pub struct Plan {
     /// A shard whose executor is gone ends, and moves to no other one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pinned: bool,
+    /// Whoever takes it takes it in the order of priorities, and it stands where that one's work
+    /// does; nothing: where work stands that has none, or is for one executor alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
 }
 
 impl Plan {
     /// The first attempt of all of `total` shards, for whoever takes them.
     pub fn whole(total: u32) -> Self {
-        Self { total, only: None, attempt: 1, targets: Vec::new(), pinned: false }
+        Self { total, only: None, attempt: 1, targets: Vec::new(), pinned: false, priority: None }
     }
 
     /// A further attempt of one of `total` shards, for whoever takes it.

@@ -22,6 +22,7 @@ pub use stored::{Job, Meta, Paused};
 
 use crate::backoff::Retry;
 use crate::name::{App, Handler, JobId};
+use crate::priority::Priority;
 use crate::rate::Rate;
 use crate::schedule::Schedule;
 
@@ -83,6 +84,8 @@ pub struct JobSpec {
     pub start_deadline: Duration,
     /// How long a fire waits while there is no executor of the handler.
     pub no_executor_wait: Duration,
+    /// How urgent its runs are among those of the same handler that wait for a slot.
+    pub priority: Priority,
     /// So many failed runs in a row pause the job; nothing: it goes on.
     pub pause_after_failures: Option<u32>,
     /// Jobs that are triggered when a run has succeeded, all shards of it.

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::backoff::Retry;
 use crate::name::{Handler, JobId};
+use crate::priority::Priority;
 use crate::rate::{Rate, RateError};
 
 /// The most failed runs in a row that can be waited for.
@@ -60,6 +61,7 @@ fn read_spec(mut fields: Fields<'_>) -> Option<JobSpec> {
     let timeout = fields.read("timeout", read_timeout).unwrap_or(Some(HOUR));
     let start_deadline = fields.duration("start_deadline").unwrap_or(HOUR);
     let no_executor_wait = fields.duration("no_executor_wait").unwrap_or(Duration::from_secs(120));
+    let priority = fields.whole("priority", 0..=Priority::MOST);
     let pause_after_failures = fields.whole("pause_after_failures", 1..=MAX_FAILURES);
     let then = fields.read("then", |value| read_then(value, id.as_ref())).unwrap_or_default();
     let alert = read_alert(&mut fields);
@@ -76,7 +78,6 @@ fn read_spec(mut fields: Fields<'_>) -> Option<JobSpec> {
     if start_deadline < Duration::from_secs(1) {
         fields.fail("start_deadline", "it is at least 1s");
     }
-    refuse_not_yet(&mut fields);
     fields.finish();
     Some(JobSpec {
         id: id?,
@@ -100,24 +101,12 @@ fn read_spec(mut fields: Fields<'_>) -> Option<JobSpec> {
         timeout,
         start_deadline,
         no_executor_wait,
+        priority: priority.and_then(|number| Priority::new(number).ok()).unwrap_or_default(),
         pause_after_failures,
         then,
         alert,
         labels,
     })
-}
-
-/// Fields that are promised and not built yet: refused, never ignored.
-fn refuse_not_yet(fields: &mut Fields<'_>) {
-    let defaults: [(&'static str, Value); 1] = [("priority", Value::from(5))];
-    for (field, default) in defaults {
-        if fields.raw(field).is_some_and(|value| *value != default) {
-            fields.fail(
-                field,
-                format!("not yet: only the default, {default}, works in this version"),
-            );
-        }
-    }
 }
 
 /// The jobs that follow. Whether they exist, and lead back here, only shows when the job is saved.

@@ -9,6 +9,7 @@ use super::{JobSpec, Misfire, MisfirePolicy, Overlap, QUEUE_LIMIT, Route, Shards
 use crate::backoff::Retry;
 use crate::duration::format;
 use crate::name::{App, Handler, JobId};
+use crate::priority::Priority;
 
 impl JobSpec {
     /// The spec as JSON, as [`JobSpec::from_json`] takes it.
@@ -74,6 +75,9 @@ impl JobSpec {
         if self.no_executor_wait != plain.no_executor_wait {
             put("no_executor_wait", json!(format(self.no_executor_wait)));
         }
+        if self.priority != plain.priority {
+            put("priority", json!(self.priority));
+        }
         if let Some(failures) = self.pause_after_failures {
             put("pause_after_failures", json!(failures));
         }
@@ -117,6 +121,7 @@ impl JobSpec {
             timeout: Some(hour),
             start_deadline: hour,
             no_executor_wait: std::time::Duration::from_secs(120),
+            priority: Priority::default(),
             pause_after_failures: None,
             then: Vec::new(),
             alert: vec![super::AlertWhen::Failed],

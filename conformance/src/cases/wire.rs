@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use taskparty_common::dispatch::ResultRecord;
 use taskparty_common::name::Handler;
 use taskparty_common::outcome::{Code, Outcome};
+use taskparty_common::priority::Priority;
 use tokio::time::{Instant, timeout};
 
 use super::expect;
@@ -138,6 +139,64 @@ pub async fn slots_bound_what_is_taken(subject: &Subject) {
         at_once = at_once.max(all.iter().filter(during).count());
     }
     assert_eq!(at_once, 2, "two run at once");
+    executor.stop().await;
+}
+
+/// An executor says whether it knows priorities. One that does is told which there are, says that it looks
+/// for them, and then takes what is most urgent first; one that does not takes what it always took.
+pub async fn work_of_a_priority_is_taken_in_its_order_by_who_knows_priorities(subject: &Subject) {
+    let site = Site::start(subject).await;
+    let executor = site.executor().await;
+    let key = format!("$KV.taskparty_executors.{}.{}", site.app, executor.instance);
+    let sleep = Handler::new("sleep").unwrap();
+    let lines = [0, 9].map(|number| Priority::new(number).unwrap());
+    let known = async || {
+        let (_, entry) = site.registry().await.remove(&key)?;
+        entry.handlers.get(&sleep)?.priorities.clone()
+    };
+    let knows = known().await.is_some();
+    let probe = format!("taskparty.probe.{}.{}", site.app, executor.instance);
+    let said = json!({"handler": "sleep", "priorities": [0, 9]}).to_string();
+    if knows {
+        for line in lines {
+            site.topology.ensure_priority(&site.app, &sleep, line).await.unwrap();
+        }
+        site.nats.client().publish(probe, said.into()).await.unwrap();
+        until("the priorities", async || (known().await? == lines).then_some(())).await;
+    } else {
+        // It should not be told; it must bear it.
+        site.nats.client().publish(probe, said.into()).await.unwrap();
+    }
+    let put = async |priority: Priority, ms: u64| {
+        let work = site.work("sleep", json!({"ms": ms}));
+        let run = work["run"].as_str().unwrap().parse().unwrap();
+        // The scheduler sends it where all look for it.
+        let line = if knows { priority } else { Priority::default() };
+        let subject = site.nats.names().dispatch_by(&site.app, &sleep, line, (run, 0, 1));
+        site.nats.js().publish(subject, work.to_string().into()).await.unwrap().await.unwrap();
+        run
+    };
+    let [first, last] = lines;
+    for _ in 0..2 {
+        let run = put(Priority::default(), 1_500).await;
+        site.started(run, 1).await;
+    }
+    let mut waiting = Vec::new();
+    for priority in [last, Priority::default(), first, last, Priority::default(), first] {
+        waiting.push((priority, put(priority, 300).await));
+    }
+    let mut begun = Vec::new();
+    for (priority, run) in &waiting {
+        let result = site.result(*run).await;
+        expect(&result, Outcome::Succeeded, None);
+        assert_eq!(result.delivery, 1, "it was taken without a slot");
+        begun.push((result.started_at.unwrap(), *priority));
+    }
+    begun.sort_unstable();
+    if knows {
+        assert!(begun.iter().map(|(_, priority)| *priority).is_sorted(), "{begun:?}");
+    }
+    site.wait_until_done().await;
     executor.stop().await;
 }
 

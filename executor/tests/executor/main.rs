@@ -6,6 +6,7 @@
 mod client;
 mod lease;
 mod outcome;
+mod priority;
 mod process;
 mod registry;
 mod rig;

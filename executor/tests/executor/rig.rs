@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 use taskparty_common::dispatch::{ExecutorEntry, ResultRecord};
 use taskparty_common::name::{App, Handler, Instance};
 use taskparty_common::outcome::Outcome;
+use taskparty_common::priority::Priority;
 use taskparty_executor::{ConnectConfig, Executor, Nats, RunError};
 use taskparty_nats::server::{Search, Server, ServerConfig, find};
-use taskparty_nats::subject::Bucket;
+use taskparty_nats::subject::{Bucket, of_priority};
 use taskparty_nats::topology::{Topology, TopologyConfig};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -57,6 +58,38 @@ impl Rig {
     /// Makes the consumer of an instance's own work, as the scheduler does when it sees its entry.
     pub(crate) async fn make_consumer_of(&self, instance: &Instance) {
         self.topology.ensure_instance(&self.app, instance).await.unwrap();
+    }
+
+    /// Makes the consumer of a handler's work of a priority, as the scheduler does.
+    pub(crate) async fn make_line(&self, handler: &str, priority: u32) {
+        let (handler, priority) =
+            (Handler::new(handler).unwrap(), Priority::new(priority).unwrap());
+        self.topology.ensure_priority(&self.app, &handler, priority).await.unwrap();
+    }
+
+    /// Dispatches new work of a priority.
+    pub(crate) async fn put_in_line(&self, handler: &str, priority: u32) -> Uuid {
+        let work = self.work(handler, json!(null));
+        let run: Uuid = work["run"].as_str().unwrap().parse().unwrap();
+        let (handler, priority) =
+            (Handler::new(handler).unwrap(), Priority::new(priority).unwrap());
+        let names = self.nats.names();
+        let subject = names.dispatch_by(&self.app, &handler, priority, (run, 0, 1));
+        self.nats.js().publish(subject, work.to_string().into()).await.unwrap().await.unwrap();
+        run
+    }
+
+    /// How many messages of a handler's work of these priorities are in somebody's hands.
+    pub(crate) async fn in_hand(&self, handler: &str, priorities: &[u32]) -> usize {
+        let (stream, handler) =
+            (self.nats.names().dispatch_stream(&self.app), Handler::new(handler).unwrap());
+        let stream = self.nats.js().get_stream(stream).await.unwrap();
+        let mut all = 0;
+        for priority in priorities {
+            let consumer = of_priority(&handler, Priority::new(*priority).unwrap());
+            all += stream.consumer_info(consumer).await.unwrap().num_ack_pending;
+        }
+        all
     }
 
     /// Dispatches new work that is for `instance` alone.

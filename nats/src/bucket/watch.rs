@@ -208,6 +208,7 @@ impl Watcher {
             }
             match pull.event(AHEAD).await? {
                 Event::Lost => return Err(End::Lost("its consumer or the connection".into())),
+                Event::Ended => {}
                 Event::Heartbeat { last_delivered } => {
                     if last_delivered.is_some_and(|last| last != deliveries) {
                         return Err(End::Lost("the last message".into()));

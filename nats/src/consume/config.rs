@@ -21,3 +21,24 @@ impl Default for PullConfig {
         Self { heartbeat, expires, bears_refusals: Duration::ZERO }
     }
 }
+
+/// How a request asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asking {
+    /// For what is there now: the server answers at once.
+    Look,
+    /// For what comes until this is over, too.
+    Wait(Duration),
+}
+
+impl Asking {
+    /// The request's body, and how long it may be open at the server.
+    pub(super) fn body(self, batch: usize, heartbeat: Duration) -> (String, Duration) {
+        let Self::Wait(expires) = self else {
+            return (format!(r#"{{"batch":{batch},"no_wait":true}}"#), Duration::ZERO);
+        };
+        let heartbeat = heartbeat.min(expires / 2).as_nanos();
+        let nanos = expires.as_nanos();
+        (format!(r#"{{"batch":{batch},"expires":{nanos},"idle_heartbeat":{heartbeat}}}"#), expires)
+    }
+}

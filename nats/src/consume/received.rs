@@ -25,6 +25,8 @@ pub(crate) enum Event {
     Heartbeat {
         last_delivered: Option<u64>,
     },
+    /// No request is open any more: the consumer had no more, or has sent all that was asked for.
+    Ended,
     /// The requests were dropped; they are made anew at the next call.
     Lost,
 }

@@ -103,6 +103,7 @@ impl<V: FnMut(Record) -> ControlFlow<()>> Reading<'_, V> {
             let event = pull.event(AHEAD).await.map_err(|error| late(&error.to_string()))?;
             match event {
                 Event::Lost => return Ok(false),
+                Event::Ended => {}
                 Event::Heartbeat { .. } => {
                     // A message at the end may be gone by now: acked, expired, deleted.
                     let gone =

@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use taskparty_common::name::Handler;
 use tokio::time::Instant;
 
 use super::Topology;
 use super::compare::{Difference, compare};
 use super::definition::Definition;
 use super::error::TopologyError;
+use crate::subject::handler_of;
 
 /// What was done about a difference.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -148,19 +148,17 @@ impl Topology {
             let Some(app) = names.app_of(&stream) else { continue };
             definitions.push(self.expected_app(&app));
             for consumer in self.0.api.consumer_names(&stream, deadline).await? {
+                // Those of instances are made and removed with their registry entries and have nothing
+                // to compare.
                 definitions.extend(
-                    handler_of(&consumer).map(|handler| self.expected_handler(&app, &handler)),
+                    handler_of(&consumer).map(|(handler, priority)| {
+                        self.expected_priority(&app, &handler, priority)
+                    }),
                 );
             }
         }
         Ok(definitions)
     }
-}
-
-/// The handler whose consumer this is. Those of instances are made and removed with their
-/// registry entries and have nothing to compare.
-fn handler_of(consumer: &str) -> Option<Handler> {
-    if consumer.starts_with("on_") { None } else { Handler::new(consumer).ok() }
 }
 
 /// What the server has, with our values in it: settings that we say nothing about stay.

@@ -5,12 +5,14 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use taskparty_common::name::{App, Handler, Instance};
+use taskparty_common::priority::Priority;
 
 use super::TopologyConfig;
 use crate::subject::Names;
 
 const DISPATCH: &str = include_str!("../../topology/dispatch.json");
 const HANDLER: &str = include_str!("../../topology/consumer_handler.json");
+const PRIORITY: &str = include_str!("../../topology/consumer_priority.json");
 const INSTANCE: &str = include_str!("../../topology/consumer_instance.json");
 const STREAMS: [&str; 4] = [
     include_str!("../../topology/triggers.json"),
@@ -117,7 +119,23 @@ pub(crate) fn handler(
     app: &App,
     handler: &Handler,
 ) -> Definition {
-    leased(names, config, app, HANDLER, ("HANDLER", handler.as_str()))
+    leased(names, config, app, HANDLER, &[("HANDLER", handler.as_str())])
+}
+
+/// The consumer of one handler's work of one priority.
+pub(crate) fn priority(
+    names: &Names,
+    config: &TopologyConfig,
+    app: &App,
+    work: &(Handler, Priority),
+) -> Definition {
+    let (of, priority) = work;
+    if priority.is_default() {
+        return handler(names, config, app, of);
+    }
+    let token = format!("p{priority}");
+    let whose = [("HANDLER", of.as_str()), ("PRIORITY", token.as_str())];
+    leased(names, config, app, PRIORITY, &whose)
 }
 
 /// The consumer of the work for one instance alone.
@@ -127,7 +145,7 @@ pub(crate) fn instance(
     app: &App,
     instance: &Instance,
 ) -> Definition {
-    leased(names, config, app, INSTANCE, ("INSTANCE", instance.as_str()))
+    leased(names, config, app, INSTANCE, &[("INSTANCE", instance.as_str())])
 }
 
 /// A consumer of an app's work, which holds a message for the length of a lease.
@@ -136,9 +154,9 @@ fn leased(
     config: &TopologyConfig,
     app: &App,
     text: &str,
-    whose: (&str, &str),
+    whose: &[(&str, &str)],
 ) -> Definition {
-    let mut fields = parse(names, text, &[("APP", app.as_str()), whose]);
+    let mut fields = parse(names, text, &[&[("APP", app.as_str())][..], whose].concat());
     let lease = i64::try_from(config.lease.as_nanos()).unwrap_or(i64::MAX);
     fields.insert("ack_wait".into(), json!(lease));
     consumer(&names.dispatch_stream(app), fields)
@@ -258,6 +276,16 @@ mod tests {
             );
             assert_eq!(consumer.config["filter_subject"], names.dispatch_of(&app, &handler_name));
             assert_eq!(consumer.config["ack_wait"], 5_000_000_000_i64);
+            let first = (handler_name, Priority::new(0).unwrap());
+            let consumer = priority(&names, &config, &app, &first);
+            assert_eq!(
+                consumer.parts().1,
+                Some(crate::subject::of_priority(&first.0, first.1).as_str())
+            );
+            assert_eq!(
+                consumer.config["filter_subject"],
+                names.dispatch_of_priority(&app, &first.0, first.1)
+            );
             let one = Instance::new("INSTANCE-1").unwrap();
             let consumer = instance(&names, &config, &app, &one);
             assert_eq!(consumer.parts().1, Some("on_INSTANCE-1"));

@@ -28,8 +28,8 @@ impl Missing {
 
 impl Topology {
     /// What is not there of all that was: the fixed streams, buckets and consumers, and the streams
-    /// and consumers of the handlers and instances that [`Topology::ensure_handler`] and
-    /// [`Topology::ensure_instance`] have made sure of. Streams before their consumers. One question
+    /// and consumers of the handlers, instances and priorities that [`Topology::ensure_handler`],
+    /// [`Topology::ensure_instance`] and [`Topology::ensure_priority`] have made sure of. Streams before their consumers. One question
     /// a stream, one more where it has consumers.
     ///
     /// # Errors
@@ -41,7 +41,9 @@ impl Topology {
             apps.entry(app.clone()).or_default().insert(handler.clone());
         }
         let instances = self.instances().clone();
-        for (app, _) in &instances {
+        let lines = self.lines().clone();
+        let of_lines = lines.iter().map(|(app, _, _)| app);
+        for app in instances.iter().map(|(app, _)| app).chain(of_lines) {
             apps.entry(app.clone()).or_default();
         }
         for (app, handlers) in apps {
@@ -49,6 +51,7 @@ impl Topology {
             expected.extend(handlers.iter().map(|handler| self.expected_handler(&app, handler)));
         }
         expected.extend(instances.iter().map(|(app, one)| self.expected_instance(app, one)));
+        expected.extend(lines.iter().map(|(app, of, one)| self.expected_priority(app, of, *one)));
         let (consumers, streams): (Vec<_>, Vec<_>) =
             expected.into_iter().partition(|definition| definition.parts().1.is_some());
         let mut missing = Vec::new();

@@ -9,6 +9,7 @@ mod consume;
 mod history;
 mod join;
 mod lease;
+mod lines;
 mod lock;
 mod publish;
 mod support;

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use taskparty_common::name::{App, Handler, Instance};
+use taskparty_common::priority::Priority;
 use taskparty_nats::history::{ReadError, consumer_info};
-use taskparty_nats::subject::on_instance;
+use taskparty_nats::subject::{of_priority, on_instance};
 use taskparty_nats::topology::{Definition, Difference, Outcome, TopologyError};
 
 use super::definitions::unreadable;
@@ -39,7 +40,9 @@ pub(super) async fn apply(api: &Api, _: Nothing) -> Result<Topology, Problem> {
         // It may have been there before, and been deleted by somebody.
         api.topology.forget(absent.whose.app());
         let made = match &absent.whose {
-            Whose::Handler(app, handler) => api.topology.ensure_handler(app, handler).await,
+            Whose::Handler(app, handler, priority) => {
+                api.topology.ensure_priority(app, handler, *priority).await
+            }
             Whose::Instance(app, instance) => api.topology.ensure_instance(app, instance).await,
         };
         made.map_err(problem)?;
@@ -60,21 +63,23 @@ pub(super) async fn apply(api: &Api, _: Nothing) -> Result<Topology, Problem> {
 /// Whose work a consumer has.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Whose {
-    Handler(App, Handler),
+    Handler(App, Handler, Priority),
     Instance(App, Instance),
 }
 
 impl Whose {
     fn app(&self) -> &App {
         match self {
-            Self::Handler(app, _) | Self::Instance(app, _) => app,
+            Self::Handler(app, _, _) | Self::Instance(app, _) => app,
         }
     }
 
     /// The consumer, as it should be.
     fn consumer(&self, api: &Api) -> Definition {
         match self {
-            Self::Handler(app, handler) => api.topology.expected_handler(app, handler),
+            Self::Handler(app, handler, priority) => {
+                api.topology.expected_priority(app, handler, *priority)
+            }
             Self::Instance(app, instance) => api.topology.expected_instance(app, instance),
         }
     }
@@ -93,14 +98,21 @@ impl Work {
         let mut live = BTreeSet::new();
         for entry in executors {
             let app = entry.app;
-            live.extend(entry.handlers.into_keys().map(|name| Whose::Handler(app.clone(), name)));
+            for (name, work) in entry.handlers {
+                let all =
+                    [Priority::default()].into_iter().chain(work.priorities.into_iter().flatten());
+                live.extend(all.map(|one| Whose::Handler(app.clone(), name.clone(), one)));
+            }
             live.insert(Whose::Instance(app, entry.instance));
         }
         let mut named = live.clone();
         for stored in api.definitions.all().await?.into_values() {
             // A broken definition names nothing that is sure.
             if let Some(Ok(job)) = stored.job() {
-                named.insert(Whose::Handler(job.spec.app, job.spec.handler));
+                let spec = job.spec;
+                for priority in [Priority::default(), spec.priority] {
+                    named.insert(Whose::Handler(spec.app.clone(), spec.handler.clone(), priority));
+                }
             }
         }
         Ok(Self { named, live })
@@ -112,7 +124,7 @@ impl Work {
         for whose in &self.named {
             let name = api.nats.names().dispatch_stream(whose.app());
             let consumer = match whose {
-                Whose::Handler(_, handler) => handler.to_string(),
+                Whose::Handler(_, handler, priority) => of_priority(handler, *priority),
                 Whose::Instance(_, instance) => on_instance(instance),
             };
             let what = match consumer_info(api.nats.js(), &name, &consumer).await {

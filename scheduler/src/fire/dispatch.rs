@@ -129,7 +129,7 @@ impl Firing {
                     Err(error) if error.is_definite() => {
                         return (shard, One::Refused(error.to_string()));
                     }
-                    Err(PublishError::NoStream) => self.stream_is_missing(definition).await,
+                    Err(PublishError::NoStream) => self.stream_is_missing(spec, intent).await,
                     Err(error) => {
                         maybe_done = true;
                         tracing::warn!(%subject, %error, "A dispatch is not confirmed; it is looked for, and tried again.");
@@ -147,15 +147,17 @@ impl Firing {
         let (names, run, attempt) = (self.nats().names(), intent.run, intent.plan.attempt);
         match intent.plan.target(shard) {
             Some(one) => names.direct(&spec.app, one, &spec.handler, run, shard, attempt),
-            None => names.dispatch(&spec.app, &spec.handler, run, shard, attempt),
+            None => {
+                let priority = intent.plan.priority.unwrap_or_default();
+                names.dispatch_by(&spec.app, &spec.handler, priority, (run, shard, attempt))
+            }
         }
     }
 
     /// No stream took a dispatch: it elects its leader, or somebody has deleted it.
-    async fn stream_is_missing(&self, definition: &Definition) {
-        let spec = definition.spec();
+    async fn stream_is_missing(&self, spec: &JobSpec, intent: &Intent) {
         self.topology.forget(&spec.app);
-        if let Err(error) = self.topology.ensure_handler(&spec.app, &spec.handler).await {
+        if let Err(error) = self.ensure_consumers(spec, &intent.plan).await {
             tracing::warn!(app = %spec.app, handler = %spec.handler, %error, "The stream of an app's work is not there; it is tried again.");
         }
     }

@@ -51,15 +51,24 @@ impl Firing {
         let (app, handler, run) = (&spec.app, &spec.handler, intent.run);
         let anybodys = names.dispatch(app, handler, run, shard, attempt);
         let somebodys = names.direct_to_any(app, handler, run, shard, attempt);
+        let by_priority = async {
+            // Which of the two lines it stood in is not known here.
+            if spec.priority.is_default() {
+                return Ok(None);
+            }
+            let piece = (run, shard, attempt);
+            let subject = names.dispatch_by(app, handler, spec.priority, piece);
+            history::last_by_subject(js, &stream, &subject).await
+        };
         let looks = (
             history::last_by_subject(js, &stream, &anybodys),
             history::last_by_subject(js, &stream, &somebodys),
         );
-        let found = match tokio::try_join!(looks.0, looks.1) {
+        let found = match tokio::try_join!(looks.0, looks.1, by_priority) {
             Err(ReadError::NoStream(_)) => return Ok(None),
             found => found?,
         };
-        let Some(found) = found.0.or(found.1) else { return Ok(None) };
+        let Some(found) = found.0.or(found.1).or(found.2) else { return Ok(None) };
         history::delete_message(js, &stream, found.seq).await?;
         tracing::warn!(run = %intent.run, shard, attempt, "An attempt was reported and not acked; its message is removed before the next one.");
         // Before its first lease has ended it was not delivered again.

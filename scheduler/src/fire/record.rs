@@ -209,8 +209,15 @@ impl Firing {
         }
     }
 
-    async fn ensure_consumers(&self, spec: &JobSpec, plan: &Plan) -> Result<(), TopologyError> {
+    pub(super) async fn ensure_consumers(
+        &self,
+        spec: &JobSpec,
+        plan: &Plan,
+    ) -> Result<(), TopologyError> {
         self.topology.ensure_handler(&spec.app, &spec.handler).await?;
+        if let Some(priority) = plan.priority {
+            self.topology.ensure_priority(&spec.app, &spec.handler, priority).await?;
+        }
         for target in &plan.targets {
             if self.registry.lives(&spec.app, target) {
                 self.topology.ensure_instance(&spec.app, target).await?;

@@ -8,6 +8,7 @@ use sha2::{Digest as _, Sha256};
 use taskparty_common::backoff::Retry;
 use taskparty_common::job::{AlertWhen, JobSpec, Unknown};
 use taskparty_common::name::JobId;
+use taskparty_common::priority::Priority;
 use taskparty_common::schedule::Timing;
 
 use crate::overlap::Bounds;
@@ -26,6 +27,8 @@ pub struct Policy {
     pub timeout: Option<Duration>,
     /// How long a fire waits while there is no executor of the handler.
     pub no_executor_wait: Duration,
+    /// How urgent its work is: where it may stand.
+    pub priority: Priority,
     /// For a fixed delay: the time from the end of a run to the next.
     pub fixed_delay: Option<Duration>,
     /// A run of the job holds a place until it has ended.
@@ -45,6 +48,7 @@ impl Default for Policy {
             redeliveries: 2,
             timeout: Some(Duration::from_secs(3600)),
             no_executor_wait: Duration::from_secs(120),
+            priority: Priority::default(),
             fixed_delay: None,
             holds_place: false,
             then: Vec::new(),
@@ -91,6 +95,7 @@ impl Policy {
             redeliveries: spec.redeliveries,
             timeout: spec.timeout,
             no_executor_wait: spec.no_executor_wait,
+            priority: spec.priority,
             fixed_delay,
             holds_place: spec.places().is_some(),
             then: spec.then.clone(),

@@ -1,4 +1,4 @@
-//! Routing: which executors a run goes to, and in how many shards.
+//! Routing: which executors a run goes to, in how many shards, and in which line.
 //!
 //! *Invariants.* The choice is made once and kept, in the lock or beside the place of a run that
 //! waited, before anything is dispatched: whoever completes a fire dispatches to the same. Nothing
@@ -11,6 +11,7 @@ mod turns;
 use taskparty_common::fire::Plan;
 use taskparty_common::job::{JobSpec, MAX_SHARDS, Route, Shards};
 use taskparty_common::name::Instance;
+use taskparty_common::priority::Priority;
 use taskparty_nats::bucket::Buckets;
 use uuid::Uuid;
 
@@ -44,7 +45,8 @@ impl Router {
 
     /// Whether there is anything to choose for runs of this job.
     pub(crate) fn has_a_say(spec: &JobSpec) -> bool {
-        spec.route != Route::Any || spec.shards == Shards::Executors
+        let is_shared_out = spec.route != Route::Any || spec.shards == Shards::Executors;
+        is_shared_out || !spec.priority.is_default()
     }
 
     /// The plan of `run` with its executors: for the first attempt how many shards, and for whom; for
@@ -60,7 +62,7 @@ impl Router {
             return plan;
         }
         let live = self.registry.candidates(&spec.app, &spec.handler);
-        let mut plan = Plan { targets: Vec::new(), ..plan };
+        let mut plan = Plan { targets: Vec::new(), priority: None, ..plan };
         if plan.only.is_none() {
             plan.total = match (&spec.route, spec.shards) {
                 (Route::Broadcast, _) => return broadcast(plan, live),
@@ -69,7 +71,16 @@ impl Router {
             };
         }
         let targets = self.choose(spec, run, &plan, &live, chance).await;
-        Plan { targets, ..plan }
+        let priority = if targets.is_empty() { self.line_for(spec) } else { None };
+        Plan { targets, priority, ..plan }
+    }
+
+    /// Where work stands that anyone may take. *Invariant: not where only some of the executors look*:
+    /// in a fleet of which some know no priorities it stands with the work that has none.
+    fn line_for(&self, spec: &JobSpec) -> Option<Priority> {
+        let known =
+            !spec.priority.is_default() && self.registry.knows_priorities(&spec.app, &spec.handler);
+        known.then_some(spec.priority)
     }
 
     /// One executor for each shard of `plan`; none when the route leaves it to whoever is free.

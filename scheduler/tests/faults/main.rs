@@ -10,6 +10,7 @@ mod facts;
 mod full;
 mod network;
 mod places;
+mod priorities;
 mod restart;
 mod rig;
 mod routes;

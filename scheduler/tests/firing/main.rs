@@ -10,6 +10,7 @@ mod members;
 mod misfire;
 mod on_time;
 mod overlap;
+mod priorities;
 mod rate;
 mod recovery;
 mod rig;

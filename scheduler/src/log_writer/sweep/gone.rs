@@ -11,6 +11,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use taskparty_common::name::{App, Handler, Instance};
 use taskparty_common::outcome::{Code, Outcome};
+use taskparty_common::priority::Priority;
 use taskparty_nats::history::{ReadError, delete_consumer};
 use taskparty_nats::subject::on_instance;
 use tokio::sync::Mutex;
@@ -60,7 +61,7 @@ pub(super) async fn judge(
         removed: true,
         then,
     };
-    Ok(match remove(parts, check, handler).await? {
+    Ok(match remove(parts, check, (handler, Priority::default())).await? {
         Removed::Untouched => {
             What::End(ending(Outcome::NotStarted, format!("{who} has gone before it began")))
         }

@@ -7,8 +7,9 @@ use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use taskparty_common::duration;
 use taskparty_common::name::Handler;
 use taskparty_common::outcome::{Code, Outcome, RunState};
+use taskparty_common::priority::Priority;
 use taskparty_nats::history::{ReadError, Record, consumer_info, delete_message, last_by_subject};
-use taskparty_nats::subject::on_instance;
+use taskparty_nats::subject::{of_priority, on_instance};
 
 use super::{SweepError, gone};
 use crate::log_writer::Parts;
@@ -28,6 +29,24 @@ pub(super) enum Removed {
     Delivered,
     /// It was not there.
     Absent,
+}
+
+/// The handler of an attempt's work, and the priority that its job had.
+pub(super) type Work<'a> = (&'a Handler, Priority);
+
+/// An attempt's dispatch, and in which line it stands.
+struct Found {
+    record: Record,
+    priority: Priority,
+}
+
+impl Found {
+    /// Whether it stands where nobody looks for it.
+    fn is_ignored(&self, parts: &Parts, check: &ToCheck, handler: &Handler) -> bool {
+        !self.priority.is_default()
+            && parts.registry.is_ready()
+            && parts.registry.ignores_priorities(&check.app, handler)
+    }
 }
 
 pub(super) async fn judge(
@@ -50,11 +69,12 @@ pub(super) async fn judge(
         // Nothing can be said before the fired record.
         (_, _, None) => What::LookAgain(later(now, parts.config.lease)),
         (Some(ending), _, Some(handler)) if ending.outcome == Outcome::Cancelled => {
-            cancelled(parts, check, handler, now, ending.clone()).await?
+            cancelled(parts, check, (handler, policy.priority), now, ending.clone()).await?
         }
         (Some(ending), _, Some(handler)) => {
             let lease = parts.config.lease;
-            remove_and_end(parts, check, handler, now, ending.clone(), lease).await?
+            let work = (handler, policy.priority);
+            remove_and_end(parts, check, work, now, ending.clone(), lease).await?
         }
         (None, _, Some(handler)) if gone::is_gone(parts, check, now) => {
             gone::judge(parts, check, handler, now).await?
@@ -91,7 +111,7 @@ async fn not_started(
     now: DateTime<Utc>,
 ) -> Result<What, SweepError> {
     let attempt = &check.attempt;
-    let wait = policy.no_executor_wait;
+    let (wait, work) = (policy.no_executor_wait, (handler, policy.priority));
     let absent = absent_for(parts, check, handler);
     let waited = since(attempt.dispatched_at, now);
     let ending = if attempt.start_by.is_some_and(|start_by| start_by <= now) {
@@ -106,7 +126,16 @@ async fn not_started(
             Code::NoExecutor,
             format!("there was no executor of {}/{handler} for {wait}", check.app),
         )
-    } else if dispatch(parts, check, handler).await?.is_none() {
+    } else if let Some(found) = dispatch(parts, check, work).await? {
+        if found.is_ignored(parts, check, handler) {
+            return Ok(ignored(parts, check, work, now).await?);
+        }
+        let rest = match absent {
+            Some(absent) => wait.saturating_sub(absent.min(waited)),
+            None => wait,
+        };
+        return Ok(What::LookAgain(next_look(attempt, now, rest)));
+    } else {
         // Done, or gone with its stream. If it is done, its result was stored before, and comes.
         let message = "its work is no longer in NATS, and no result came: the stream, or what was in it, was deleted";
         let ending = Ending {
@@ -117,14 +146,35 @@ async fn not_started(
             then: Then::Retry,
         };
         return Ok(What::EndAt(later(now, parts.config.lease), ending));
-    } else {
-        let rest = match absent {
-            Some(absent) => wait.saturating_sub(absent.min(waited)),
-            None => wait,
-        };
-        return Ok(What::LookAgain(next_look(attempt, now, rest)));
     };
-    remove_and_end(parts, check, handler, now, ending, parts.config.lease).await.map_err(Into::into)
+    remove_and_end(parts, check, work, now, ending, parts.config.lease).await.map_err(Into::into)
+}
+
+/// Stands where nobody looks any more: those that knew priorities have gone, and others are there. It
+/// moves to where those look.
+async fn ignored(
+    parts: &Parts,
+    check: &ToCheck,
+    work: Work<'_>,
+    now: DateTime<Utc>,
+) -> Result<What, ReadError> {
+    let ending = |outcome, had_it: &str| Ending {
+        outcome,
+        code: Some(Code::ExecutorLost),
+        message: format!(
+            "{had_it}; the executors that are there now look for no work of priority {}",
+            work.1
+        ),
+        removed: true,
+        then: Then::Move,
+    };
+    Ok(match remove(parts, check, work).await? {
+        Removed::Untouched => What::End(ending(Outcome::NotStarted, "no executor had it")),
+        Removed::Delivered | Removed::Absent => {
+            let ending = ending(Outcome::Lost, "an executor may have had it, and has gone");
+            What::EndAt(later(now, parts.config.lease), ending)
+        }
+    })
 }
 
 fn next_look(attempt: &Attempt, now: DateTime<Utc>, rest: Duration) -> DateTime<Utc> {
@@ -147,7 +197,7 @@ async fn running(
     policy: &Policy,
     now: DateTime<Utc>,
 ) -> Result<What, SweepError> {
-    let grace = parts.config.lease.saturating_mul(2);
+    let (grace, work) = (parts.config.lease.saturating_mul(2), (handler, policy.priority));
     let who = check.attempt.instance.as_ref().map_or("its executor".into(), ToString::to_string);
     let lost = |message: String| Ending {
         outcome: Outcome::Lost,
@@ -157,7 +207,7 @@ async fn running(
         then: Then::Retry,
     };
     if let Some(timeout) = policy.timeout {
-        remove(parts, check, handler).await?;
+        remove(parts, check, work).await?;
         let timeout = duration::format(timeout);
         return Ok(What::End(lost(format!(
             "no result came from {who} within the timeout of {timeout} and two leases"
@@ -166,13 +216,13 @@ async fn running(
     let gone = absent_for(parts, check, handler)
         .is_some_and(|absent| absent >= policy.no_executor_wait.saturating_add(grace));
     if gone {
-        remove(parts, check, handler).await?;
+        remove(parts, check, work).await?;
         return Ok(What::End(lost(format!(
             "{who} has gone, and no other executor of {}/{handler} came",
             check.app
         ))));
     }
-    if dispatch(parts, check, handler).await?.is_some() {
+    if dispatch(parts, check, work).await?.is_some() {
         return Ok(What::LookAgain(later(now, grace)));
     }
     // Done, or removed by somebody: a result was stored before, or will never be.
@@ -185,11 +235,11 @@ async fn running(
 async fn cancelled(
     parts: &Parts,
     check: &ToCheck,
-    handler: &Handler,
+    work: Work<'_>,
     now: DateTime<Utc>,
     ending: Ending,
 ) -> Result<What, SweepError> {
-    let removed = remove(parts, check, handler).await?;
+    let removed = remove(parts, check, work).await?;
     let wait = parts.config.lease;
     let words = &ending.message;
     let grace = duration::format(wait);
@@ -214,12 +264,12 @@ async fn cancelled(
 async fn remove_and_end(
     parts: &Parts,
     check: &ToCheck,
-    handler: &Handler,
+    work: Work<'_>,
     now: DateTime<Utc>,
     ending: Ending,
     wait: Duration,
 ) -> Result<What, ReadError> {
-    let removed = remove(parts, check, handler).await?;
+    let removed = remove(parts, check, work).await?;
     let ending = Ending { removed: true, ..ending };
     Ok(match removed {
         Removed::Untouched => What::End(ending),
@@ -230,18 +280,19 @@ async fn remove_and_end(
 pub(super) async fn remove(
     parts: &Parts,
     check: &ToCheck,
-    handler: &Handler,
+    work: Work<'_>,
 ) -> Result<Removed, ReadError> {
     let nats = parts.buckets.nats();
     let stream = nats.names().dispatch_stream(&check.app);
-    let Some(found) = dispatch(parts, check, handler).await? else { return Ok(Removed::Absent) };
-    if !delete_message(nats.js(), &stream, found.seq).await? {
+    let Some(found) = dispatch(parts, check, work).await? else { return Ok(Removed::Absent) };
+    if !delete_message(nats.js(), &stream, found.record.seq).await? {
         return Ok(Removed::Absent);
     }
     // Asked after the removal: what was not delivered by now never will be.
-    let name = check.attempt.target.as_ref().map_or(handler.to_string(), on_instance);
+    let anyones = of_priority(work.0, found.priority);
+    let name = check.attempt.target.as_ref().map_or(anyones, on_instance);
     let consumer = consumer_info(nats.js(), &stream, &name).await?;
-    let untouched = consumer.is_some_and(|consumer| consumer.delivered < found.seq);
+    let untouched = consumer.is_some_and(|consumer| consumer.delivered < found.record.seq);
     Ok(if untouched { Removed::Untouched } else { Removed::Delivered })
 }
 
@@ -249,20 +300,29 @@ pub(super) async fn remove(
 async fn dispatch(
     parts: &Parts,
     check: &ToCheck,
-    handler: &Handler,
-) -> Result<Option<Record>, ReadError> {
+    (handler, priority): Work<'_>,
+) -> Result<Option<Found>, ReadError> {
     let nats = parts.buckets.nats();
     let names = nats.names();
     let stream = names.dispatch_stream(&check.app);
     let (run, shard, number) = (check.run, check.shard, check.number);
-    let subject = match &check.attempt.target {
-        Some(target) => names.direct(&check.app, target, handler, run, shard, number),
-        None => names.dispatch(&check.app, handler, run, shard, number),
-    };
-    match last_by_subject(nats.js(), &stream, &subject).await {
+    let look = async |subject: String, priority| match last_by_subject(nats.js(), &stream, &subject)
+        .await
+    {
         Err(ReadError::NoStream(_)) => Ok(None),
-        found => found,
+        found => Ok(found?.map(|record| Found { record, priority })),
+    };
+    if let Some(target) = &check.attempt.target {
+        let subject = names.direct(&check.app, target, handler, run, shard, number);
+        return look(subject, Priority::default()).await;
     }
+    // It stands in its own line, or where work of no priority does.
+    let own = names.dispatch_by(&check.app, handler, priority, (run, shard, number));
+    let found = look(own, priority).await?;
+    if found.is_some() || priority.is_default() {
+        return Ok(found);
+    }
+    look(names.dispatch(&check.app, handler, run, shard, number), Priority::default()).await
 }
 
 /// For how long there has been no executor of the handler; none while there is one, or while it
