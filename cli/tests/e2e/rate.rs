@@ -49,6 +49,34 @@ async fn what_waits_for_its_rate_begins_when_those_who_counted_are_dead() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_backfill_goes_by_the_rate_beside_runs_that_go_on_and_drops_nothing() {
+    let site = Site::start().await;
+    let node = site.serve("scheduler,log-writer,api").await;
+    let shop = Shop::open(&site);
+    let schedule = json!({ "cron": "0 0 * * * ?", "timezone": "UTC" });
+    // Each goes on for longer than it takes until the next may begin.
+    let spec = json!({ "rate": "1/s", "schedule": schedule, "params": 3_000, "queue_limit": 1 });
+    site.apply(&[job("paced", "work", spec)]).await;
+    site.pause("paced").await;
+    let period = ["--from", "2026-01-01T00:00:00Z", "--to", "2026-01-01T08:00:00Z"];
+    site.run(&[&["job", "backfill", "paced"][..], &period].concat()).await.exits(0);
+    until("all of it", async || (site.runs().await.len() == 8).then_some(())).await;
+    let runs = site.all_ended().await;
+    assert!(runs.values().all(|run| run.state == RunState::Succeeded), "{runs:#?}");
+    let fired = site.fired().await;
+    let begun: Vec<_> =
+        fired.iter().filter(|f| !f.awaits_place()).map(|f| (f.fire_time, f.fired_at)).collect();
+    assert!(begun.len() == 8 && begun.is_sorted(), "in order: {begun:?}");
+    let took = (begun[7].1 - begun[0].1).num_milliseconds();
+    assert!(took >= 6_500, "by the rate: {took} ms");
+    let mut times: Vec<_> = runs.values().map(|run| (run.started_at, run.ended_at)).collect();
+    times.sort_unstable();
+    assert!(times.windows(2).any(|pair| pair[1].0 < pair[0].1), "not one by one: {times:?}");
+    shop.close().await;
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_run_says_when_its_rate_allows_it_and_one_that_is_cancelled_or_tried_again_waits_too() {
     let site = Site::start().await;
     let node = site.serve("scheduler,log-writer,api").await;
