@@ -14,9 +14,14 @@ use taskparty_lab::site::{Parts, Programs, Site, Starts, Ways};
 use taskparty_nats::subject::Bucket;
 use taskparty_nats::topology::{Topology, TopologyConfig};
 use tempfile::TempDir;
+use tokio::time::{Instant, sleep};
 
 /// What nodes log: nothing that a benchmark would wait for.
 const LOG: &str = "warn,async_nats=error,taskparty_nats::consume=error";
+
+/// How long the schedulers may take to know the jobs: so long, and for each job so much.
+const KNOWN: Duration = Duration::from_secs(30);
+const KNOWN_EACH: Duration = Duration::from_micros(200);
 
 /// What every measurement can be told.
 #[derive(Debug, Clone)]
@@ -148,6 +153,26 @@ impl Bed {
         let entries = self.site.buckets.entries(Bucket::Schedulers, "*").await?;
         let values = entries.into_iter().filter_map(|entry| entry.value);
         Ok(values.map(|value| serde_json::from_slice(&value)).collect::<Result<_, _>>()?)
+    }
+
+    /// Waits until the schedulers say that they fire so many jobs.
+    pub(crate) async fn wait_for_jobs(&self, jobs: usize) -> Result<()> {
+        let patience = KNOWN + KNOWN_EACH * u32::try_from(jobs)?;
+        taskparty_lab::site::wait("the scheduler to know the jobs", patience, async || {
+            let found = self.schedulers().await.ok()?;
+            (found.iter().map(|entry| entry.jobs).sum::<u64>() >= jobs as u64).then_some(())
+        })
+        .await
+    }
+
+    /// Counts for `length` what share of one core each kind of process takes, in percent.
+    pub(crate) async fn shares_of_a_core(&self, length: Duration) -> Vec<(String, f64)> {
+        self.site.journal.say(format!("counting processor time for {} s", length.as_secs()));
+        let (used, from) = (self.used().await, Instant::now());
+        sleep(length).await;
+        let (spent, took) = (self.used().await.since(&used), from.elapsed());
+        let share = |time: Duration| time.as_secs_f64() / took.as_secs_f64() * 100.0;
+        spent.each().map(|(kind, time)| (kind.to_owned(), share(time))).collect()
     }
 
     /// How much memory the processes of this kind hold, in KiB.

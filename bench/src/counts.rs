@@ -3,8 +3,16 @@
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use tokio::time::{Instant, sleep};
+
+/// How long the first start may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often the files are looked at for it.
+const LOOK: Duration = Duration::from_millis(250);
 
 /// A start of a handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +44,19 @@ pub(crate) struct Follow {
 impl Follow {
     pub(crate) fn new(files: &[PathBuf]) -> Self {
         Self { files: files.iter().map(|file| (file.clone(), 0)).collect() }
+    }
+
+    /// Waits for the first start that is written since the last call.
+    ///
+    /// # Errors
+    /// When there is none for [`PATIENCE`].
+    pub(crate) async fn wait(&mut self) -> Result<()> {
+        let begun = Instant::now();
+        while self.more()?.is_empty() {
+            ensure!(begun.elapsed() < PATIENCE, "no handler started");
+            sleep(LOOK).await;
+        }
+        Ok(())
     }
 
     /// The starts that were written since the last call.

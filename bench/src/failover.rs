@@ -10,8 +10,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::bed::{Bed, Setting};
 use crate::counts::{Follow, Start};
+use crate::jobs;
 use crate::report::{Report, percentile};
-use crate::{jobs, lateness};
 
 /// How the scheduler goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +48,7 @@ const AFTER: Duration = Duration::from_secs(9);
 /// After this long what has not started is missing.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How many schedulers there are; one goes at a time.
 const SCHEDULERS: usize = 3;
 
 /// Measures.
@@ -115,7 +116,7 @@ pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
         }
     }
     ensure!(!starts.is_empty(), "no handler started");
-    lateness::wait_for_jobs(&bed, config.due).await?;
+    bed.wait_for_jobs(config.due).await?;
     report.add("largest lateness", worst.iter().max().copied().unwrap_or(0) as f64 / 1000.0, "ms");
     report.add("lost", lost as f64, "");
     report.add("twice", twice as f64, "");

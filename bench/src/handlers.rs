@@ -36,7 +36,11 @@ impl Default for Config {
 /// Messages that wait for their confirmation at once.
 const AT_ONCE: usize = 1024;
 
+/// How often it is looked how many have begun.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// How long after the last start it is at rest.
+const COOL_DOWN: Duration = Duration::from_secs(2);
 
 /// After this long with nothing more it is given up.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -98,12 +102,8 @@ pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
     for (kind, time) in spent.each() {
         report.add(format!("processor a run: {kind}"), time.as_secs_f64() * 1e6 / runs, "us");
     }
-    sleep(Duration::from_secs(2)).await;
-    site.journal.say(format!("counting processor time for {} s", config.length.as_secs()));
-    let (used, from) = (bed.used().await, Instant::now());
-    sleep(config.length).await;
-    for (kind, time) in bed.used().await.since(&used).each() {
-        let share = time.as_secs_f64() / from.elapsed().as_secs_f64() * 100.0;
+    sleep(COOL_DOWN).await;
+    for (kind, share) in bed.shares_of_a_core(config.length).await {
         report.add(format!("processor at rest, of one core: {kind}"), share, "%");
     }
     report.add("memory of the executor", bed.memory("executor").await as f64 / 1024.0, "MiB");

@@ -38,6 +38,7 @@ const JOBS: u64 = 1_000;
 /// Messages that wait for their confirmation at once.
 const AT_ONCE: usize = 256;
 
+/// How often it is looked how many are written.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// After this long with nothing more it is given up.

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use tokio::time::{Instant, sleep};
 
 use crate::bed::{Bed, Setting};
-use crate::counts::Follow;
-use crate::lateness::wait_for_jobs;
+use crate::counts::{Follow, Start};
+use crate::jobs;
 use crate::report::Report;
-use crate::{jobs, lateness};
 
 /// What is measured.
 #[derive(Debug, Clone, Copy)]
@@ -43,7 +42,7 @@ pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
     jobs::store(site, jobs::each_second(1, now), now).await?;
     site.begin().await?;
     let mut follow = Follow::new(&site.starts);
-    lateness::wait_for_starts(&mut follow).await?;
+    follow.wait().await?;
     let empty = bed.memory("scheduler").await;
     let seat = site.schedulers().next().context("a scheduler")?;
     seat.stop(Duration::from_secs(30)).await?;
@@ -56,16 +55,16 @@ pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
     let begun = Instant::now();
     seat.start().await?;
     let first = loop {
-        let fresh = |start: &crate::counts::Start| start.due_ms > started.timestamp_millis();
+        let fresh = |start: &Start| start.due_ms > started.timestamp_millis();
         if let Some(first) = follow.more()?.into_iter().find(fresh) {
             break first;
         }
-        anyhow::ensure!(begun.elapsed() < PATIENCE, "nothing fired within {PATIENCE:?}");
+        ensure!(begun.elapsed() < PATIENCE, "nothing fired within {PATIENCE:?}");
         sleep(Duration::from_millis(20)).await;
     };
     let at = first.due_ms * 1000 + first.late_us - started.timestamp_micros();
     report.add("start until the first fire", at as f64 / 1e6, "s");
-    wait_for_jobs(&bed, config.jobs).await?;
+    bed.wait_for_jobs(config.jobs).await?;
     report.add("until all jobs are known", begun.elapsed().as_secs_f64(), "s");
     let tick = serde_json::json!({ "id": "tick-0" });
     site.pause(&[tick]).await?;
@@ -75,12 +74,7 @@ pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
     report.add("memory a job, in the scheduler", each, "B");
     report.add("memory of the scheduler", full as f64 / 1024.0, "MiB");
     report.add("memory of the scheduler without jobs", empty as f64 / 1024.0, "MiB");
-    site.journal.say(format!("counting processor time for {} s", config.length.as_secs()));
-    let (used, from) = (bed.used().await, Instant::now());
-    sleep(config.length).await;
-    let spent = bed.used().await.since(&used);
-    for (kind, time) in spent.each() {
-        let share = time.as_secs_f64() / from.elapsed().as_secs_f64() * 100.0;
+    for (kind, share) in bed.shares_of_a_core(config.length).await {
         report.add(format!("processor, of one core: {kind}"), share, "%");
     }
     Ok(report)

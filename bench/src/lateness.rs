@@ -45,7 +45,7 @@ impl Default for Herd {
     }
 }
 
-/// How long a scheduler of many jobs may take to start, and a job to be saved.
+/// How long a job may take to be saved.
 const EACH_JOB: Duration = Duration::from_micros(200);
 
 /// Fires right after the start are let pass: connections, caches.
@@ -54,6 +54,7 @@ const WARM_UP: TimeDelta = TimeDelta::seconds(5);
 /// After this long with nothing more it is given up.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How often the files of the executors are looked at.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// The nodes: the roles that are measured, and history beside them.
@@ -77,7 +78,7 @@ pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
     journal.say("starting");
     bed.site.begin().await?;
     // The idle ones are known before the others are there.
-    wait_for_jobs(&bed, config.idle).await?;
+    bed.wait_for_jobs(config.idle).await?;
     let now = journal.clock().now();
     let from = now + TimeDelta::seconds(3);
     jobs::store(&bed.site, jobs::each_second(config.due, from), now).await?;
@@ -130,7 +131,7 @@ pub async fn herd(config: Herd, setting: &Setting) -> Result<Report> {
     jobs::store(&bed.site, jobs::each_second(1, now), now).await?;
     bed.site.begin().await?;
     let mut follow = Follow::new(&bed.site.starts);
-    wait_for_starts(&mut follow).await?;
+    follow.wait().await?;
     let now = journal.clock().now();
     let room = EACH_JOB * u32::try_from(config.jobs)? + Duration::from_secs(5);
     let at = whole_second(now + TimeDelta::from_std(room)?);
@@ -179,25 +180,6 @@ fn ms(micros: i64) -> f64 {
 
 fn whole_second(at: DateTime<Utc>) -> DateTime<Utc> {
     DateTime::from_timestamp(at.timestamp() + 1, 0).unwrap_or(at)
-}
-
-pub(crate) async fn wait_for_starts(follow: &mut Follow) -> Result<()> {
-    let begun = Instant::now();
-    while follow.more()?.is_empty() {
-        ensure!(begun.elapsed() < PATIENCE, "no handler started");
-        sleep(LOOK).await;
-    }
-    Ok(())
-}
-
-/// Waits until the scheduler says that it fires so many jobs.
-pub(crate) async fn wait_for_jobs(bed: &Bed, jobs: usize) -> Result<()> {
-    let patience = PATIENCE + EACH_JOB * u32::try_from(jobs)?;
-    taskparty_lab::site::wait("the scheduler to know the jobs", patience, async || {
-        let found = bed.schedulers().await.ok()?;
-        (found.iter().map(|entry| entry.jobs).sum::<u64>() >= jobs as u64).then_some(())
-    })
-    .await
 }
 
 /// Waits until `at`, and says what processor time was used by then.

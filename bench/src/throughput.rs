@@ -8,7 +8,7 @@ use chrono::TimeDelta;
 use taskparty_common::outcome::RunState;
 use tokio::time::{Instant, sleep};
 
-use crate::bed::{Bed, Setting};
+use crate::bed::{Bed, Setting, Used};
 use crate::counts::Follow;
 use crate::report::Report;
 use crate::{jobs, raw};
@@ -30,9 +30,10 @@ impl Default for Config {
     }
 }
 
-/// Of the runs, those that are let pass first: connections, caches, a first growth.
+/// What part of as many runs passes before it counts: connections, caches, a first growth.
 const WARM_UP: u64 = 5;
 
+/// How often it is looked how far it is.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// After this long with nothing committed it is given up.
@@ -60,46 +61,59 @@ pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
     let store = bed.site.store().await?;
     let committed = async || store.count(RunState::Succeeded).await;
     let mut starts = Follow::new(&bed.site.starts);
-    let warm = config.runs / WARM_UP;
 
     let (mut said, mut moved, mut last) = (Instant::now(), Instant::now(), 0);
-    let mut begun = None;
-    let mut started = 0_u64;
+    let mut warm: Option<Mark> = None;
+    let mut starts_so_far = 0;
     loop {
         sleep(LOOK).await;
         let (count, at) = (committed().await?, Instant::now());
-        started += starts.more()?.len() as u64;
+        starts_so_far += starts.more()?.len() as u64;
         if count > last {
             (last, moved) = (count, at);
         }
         ensure!(moved.elapsed() < PATIENCE, "only {count} runs, and no more for {PATIENCE:?}");
-        if begun.is_none() && count >= warm {
-            begun = Some((at, count, started, bed.used().await));
-        }
         if said.elapsed() > Duration::from_secs(5) {
             said = at;
-            journal.say(format!("{count} runs committed, {started} started"));
+            journal.say(format!("{count} runs committed, {starts_so_far} started"));
         }
-        let Some((from, first, started_first, used)) = &begun else { continue };
-        if count < first + config.runs {
+        let is_end = warm.as_ref().is_some_and(|warm| count >= warm.runs + config.runs);
+        if !is_end && (warm.is_some() || count < config.runs / WARM_UP) {
             continue;
         }
-        let seconds = (at - *from).as_secs_f64();
-        let runs = count - first;
-        let rate = runs as f64 / seconds;
-        let used = bed.used().await.since(used);
-        report.add("of the bare messages", rate / bare, "");
-        report.add("runs", rate, "/s");
-        report.add("bare messages of as many runs", bare, "/s");
-        report.add("handler starts", (started - started_first) as f64 / seconds, "/s");
-        for (kind, time) in used.each() {
-            let share = time.as_secs_f64() / used.total().as_secs_f64() * 100.0;
-            report.add(format!("processor: {kind}"), share, "%");
+        let now = Mark { at, runs: count, starts: starts_so_far, used: bed.used().await };
+        match warm {
+            Some(warm) => {
+                figures(&mut report, &warm, &now, bare);
+                return Ok(report);
+            }
+            None => warm = Some(now),
         }
-        for (kind, time) in used.each() {
-            let micros = time.as_secs_f64() * 1e6 / runs as f64;
-            report.add(format!("processor a run: {kind}"), micros, "us");
-        }
-        return Ok(report);
+    }
+}
+
+/// How far it was at one moment.
+struct Mark {
+    at: Instant,
+    runs: u64,
+    starts: u64,
+    used: Used,
+}
+
+/// What was done between two marks, beside the rate of the `bare` messages.
+fn figures(report: &mut Report, from: &Mark, to: &Mark, bare: f64) {
+    let seconds = (to.at - from.at).as_secs_f64();
+    let runs = (to.runs - from.runs) as f64;
+    let used = to.used.since(&from.used);
+    report.add("of the bare messages", runs / seconds / bare, "");
+    report.add("runs", runs / seconds, "/s");
+    report.add("bare messages of as many runs", bare, "/s");
+    report.add("handler starts", (to.starts - from.starts) as f64 / seconds, "/s");
+    for (kind, time) in used.each() {
+        let share = time.as_secs_f64() / used.total().as_secs_f64() * 100.0;
+        report.add(format!("processor: {kind}"), share, "%");
+    }
+    for (kind, time) in used.each() {
+        report.add(format!("processor a run: {kind}"), time.as_secs_f64() * 1e6 / runs, "us");
     }
 }

@@ -1,22 +1,16 @@
 //! A process: it writes to a file of its own, and never outlives the one that started it.
 //!
-//! As with the nodes of NATS, a shell starts a guard in the background and then becomes the
-//! process. The guard reads from a pipe whose other end only we hold, and kills when that ends
-//! without a word.
+//! It is guarded as the nodes of NATS are: [`Guarded`].
 
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
+use taskparty_nats::server::Guarded;
 use tokio::time::{Instant, sleep};
-
-const GUARD: &str = r#"exec 3<&0 </dev/null
-(read -r _ <&3 || kill -KILL $$) &
-exec "$@" 3<&-"#;
 
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -37,12 +31,7 @@ pub struct Spec {
 
 /// A process; killed when it is dropped.
 #[derive(Debug)]
-pub struct Process {
-    child: Child,
-    pid: Pid,
-    /// Our end of the guard's pipe. Taken only after the process has been reaped.
-    lifeline: Option<ChildStdin>,
-}
+pub struct Process(Guarded);
 
 impl Process {
     /// Starts it.
@@ -50,32 +39,27 @@ impl Process {
     /// # Errors
     /// When it cannot be started, or its log cannot be written.
     pub fn start(spec: &Spec) -> Result<Self> {
-        use std::os::unix::process::CommandExt;
         let log = OpenOptions::new().create(true).append(true).open(&spec.log);
         let mut log = log.with_context(|| format!("the log {}", spec.log.display()))?;
         writeln!(log, "--- started")?;
-        let mut command = Command::new("/bin/sh");
-        command.args(["-c", GUARD, "taskparty-guard"]).arg(&spec.program).args(&spec.args);
-        command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
-        command.envs(spec.env.iter().cloned()).current_dir(&spec.dir).process_group(0);
-        command.stdin(Stdio::piped()).stdout(log.try_clone()?).stderr(log);
-        let mut child =
-            command.spawn().with_context(|| format!("starting {}", spec.program.display()))?;
-        let lifeline = child.stdin.take();
-        let pid = Pid::from_child(&child);
-        Ok(Self { child, pid, lifeline })
+        let too = log.try_clone()?;
+        let started = Guarded::spawn(&spec.program, |command| {
+            command.args(&spec.args);
+            command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
+            command.envs(spec.env.iter().cloned()).current_dir(&spec.dir).stdout(log).stderr(too);
+        });
+        Ok(Self(started.with_context(|| format!("starting {}", spec.program.display()))?))
     }
 
     /// Its id.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.0.pid().as_raw_nonzero().get().unsigned_abs()
     }
 
     /// How it ended, if it has.
     pub fn ended(&mut self) -> Option<String> {
-        match self.child.try_wait() {
-            Ok(None) => None,
-            Ok(Some(status)) => Some(status.to_string()),
+        match self.0.ended() {
+            Ok(status) => status.map(|status| status.to_string()),
             Err(error) => Some(error.to_string()),
         }
     }
@@ -85,7 +69,7 @@ impl Process {
     /// # Errors
     /// When it has ended.
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        kill_process(self.pid, signal).context("a process that has ended takes no signal")
+        self.0.signal(signal).context("a process that has ended takes no signal")
     }
 
     /// Asks it to end and waits; kills it after `patience`, which is an error.
@@ -97,7 +81,7 @@ impl Process {
         self.signal(Signal::TERM)?;
         self.signal(Signal::CONT)?;
         loop {
-            if let Some(status) = self.child.try_wait()? {
+            if let Some(status) = self.0.ended()? {
                 if !status.success() {
                     bail!("it was asked to end, and ended with {status}");
                 }
@@ -133,17 +117,6 @@ pub fn processor(pid: u32) -> Option<Duration> {
     let fields: Vec<&str> = after_name.split_whitespace().collect();
     let ticks = |index: usize| fields.get(index)?.parse::<u64>().ok();
     Some(Duration::from_millis((ticks(11)? + ticks(12)?) * 1000 / TICKS))
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Both are no-ops on a child that has been reaped.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        if let Some(mut lifeline) = self.lifeline.take() {
-            let _ = lifeline.write_all(b"ended\n");
-        }
-    }
 }
 
 /// The last `lines` lines of a file.

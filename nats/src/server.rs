@@ -19,6 +19,7 @@ mod binary;
 mod cluster;
 mod config;
 mod error;
+mod guard;
 mod port;
 mod probe;
 mod process;
@@ -33,6 +34,7 @@ pub use binary::{Binary, FindError, OLDEST, Search, Source, find};
 pub use cluster::{Cluster, ClusterConfig};
 pub use config::{JetStream, Port, ServerConfig};
 pub use error::ServerError;
+pub use guard::Guarded;
 
 use config::{Home, Place};
 use process::Process;

@@ -91,7 +91,7 @@ pub(crate) struct Waiter {
 
 /// A run that waits, as it was found.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct KeptWaiter {
     pub(crate) waiter: Waiter,
     /// The revision of its key.
     revision: u64,
@@ -311,22 +311,26 @@ impl Queues {
     /// is his. Nothing when the run is dispatched meanwhile.
     pub(crate) async fn keep_plan(
         &self,
-        kept: Kept,
+        kept: KeptWaiter,
         plan: Plan,
-    ) -> Result<Option<Kept>, BucketError> {
-        let Kept { mut waiter, revision, stored_at } = kept;
+    ) -> Result<Option<KeptWaiter>, BucketError> {
+        let KeptWaiter { mut waiter, revision, stored_at } = kept;
         waiter.intent.plan = plan;
         waiter.routed = true;
         let key = waiter_key(&waiter.intent.job, waiter.intent.run);
         let Ok(value) = serde_json::to_vec(&waiter) else { return Ok(None) };
         match self.buckets.put_if(Bucket::Overlap, &key, revision, value, None).await? {
-            Swap::Done { revision } => Ok(Some(Kept { waiter, revision, stored_at })),
+            Swap::Done { revision } => Ok(Some(KeptWaiter { waiter, revision, stored_at })),
             Swap::Lost { current } => Ok(current.and_then(|entry| kept_of(&key, entry))),
         }
     }
 
     /// What a waiting run is to do.
-    pub(crate) async fn kept(&self, job: &JobId, run: Uuid) -> Result<Option<Kept>, BucketError> {
+    pub(crate) async fn kept(
+        &self,
+        job: &JobId,
+        run: Uuid,
+    ) -> Result<Option<KeptWaiter>, BucketError> {
         let key = waiter_key(job, run);
         let entry = self.buckets.get_leader(Bucket::Overlap, &key).await?;
         Ok(entry.and_then(|entry| kept_of(&key, entry)))
@@ -384,10 +388,10 @@ pub(crate) fn read(job: &JobId, value: &[u8]) -> Places {
     })
 }
 
-fn kept_of(key: &str, entry: Entry) -> Option<Kept> {
+fn kept_of(key: &str, entry: Entry) -> Option<KeptWaiter> {
     let Entry { revision, value, created: stored_at, .. } = entry;
     match serde_json::from_slice(&value?) {
-        Ok(waiter) => Some(Kept { waiter, revision, stored_at }),
+        Ok(waiter) => Some(KeptWaiter { waiter, revision, stored_at }),
         Err(error) => {
             tracing::error!(key, %error, "What a waiting run is to do cannot be read.");
             None

@@ -1,42 +1,23 @@
 //! The process of one server, bound to the life of ours.
-//!
-//! *Invariant: no nats-server outlives the process that started it*, even when that one is killed
-//! with SIGKILL. A shell starts a guard in the background and then becomes the server. The guard
-//! reads from a pipe whose other end only we hold: a line says that all is well, the end of the
-//! pipe says that we are gone, and the server is killed.
 
 use std::fs::OpenOptions;
-use std::io::Write;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 use tokio::time::Instant;
 
 use super::error::ServerError;
-
-/// Descriptor 3 because a background command of `sh` gets its standard input from /dev/null.
-/// `$$` is the shell, also inside the parentheses, and after `exec` it is the server.
-const GUARD: &str = r#"exec 3<&0 </dev/null
-(read -r _ <&3 || kill -KILL $$) &
-exec "$@" 3<&-"#;
+use super::guard::Guarded;
 
 /// How often an ended process is looked for.
 const LOOK: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
-pub(crate) struct Process {
-    child: Child,
-    pid: Pid,
-    /// Our end of the guard's pipe. Taken only after the server has been reaped.
-    lifeline: Option<ChildStdin>,
-}
+pub(crate) struct Process(Guarded);
 
 impl Process {
-    /// Starts `binary -c conf` in a process group of its own, so that Ctrl-C in a terminal reaches
-    /// us alone and the server is there until we have drained.
+    /// Starts `binary -c conf`; it is there until we have drained, as Ctrl-C reaches us alone.
     pub(crate) fn spawn(binary: &Path, conf: &Path, log: &Path) -> Result<Self, ServerError> {
         let output = OpenOptions::new()
             .create(true)
@@ -47,31 +28,21 @@ impl Process {
         if !binary.is_file() {
             return Err(failed(std::io::ErrorKind::NotFound.into()));
         }
-        let mut child = Command::new("/bin/sh")
-            .args(["-c", GUARD, "nats-server-guard"])
-            .arg(binary)
-            .arg("-c")
-            .arg(conf)
-            .process_group(0)
-            .stdin(Stdio::piped())
-            .stdout(output.try_clone().map_err(failed)?)
-            .stderr(output)
-            .spawn()
-            .map_err(failed)?;
-        let lifeline = child.stdin.take();
-        let pid = Pid::from_child(&child);
-        Ok(Self { child, pid, lifeline })
+        let too = output.try_clone().map_err(failed)?;
+        let guarded = Guarded::spawn(binary, |command| {
+            command.arg("-c").arg(conf).stdout(output).stderr(too);
+        });
+        Ok(Self(guarded.map_err(failed)?))
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.0.pid().as_raw_nonzero().get().unsigned_abs()
     }
 
     /// How it ended, if it has.
     pub(crate) fn ended(&mut self) -> Option<String> {
-        match self.child.try_wait() {
-            Ok(Some(status)) => Some(status.to_string()),
-            Ok(None) => None,
+        match self.0.ended() {
+            Ok(status) => status.map(|status| status.to_string()),
             Err(error) => Some(error.to_string()),
         }
     }
@@ -82,7 +53,7 @@ impl Process {
         let deadline = Instant::now() + Duration::from_secs(2);
         while Instant::now() < deadline {
             let stopped =
-                waitid(WaitId::Pid(self.pid), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG);
+                waitid(WaitId::Pid(self.0.pid()), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG);
             match stopped {
                 Ok(None) => std::thread::sleep(Duration::from_millis(1)),
                 Ok(Some(_)) => break,
@@ -107,19 +78,7 @@ impl Process {
         // Dropping kills what is left.
     }
 
-    /// The child is reaped only through `&mut self`, so its pid is still its own here.
     fn signal(&self, signal: Signal) -> Result<(), ServerError> {
-        kill_process(self.pid, signal).map_err(|_| ServerError::NotRunning)
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Both are no-ops on a child that has been reaped.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        if let Some(mut lifeline) = self.lifeline.take() {
-            let _ = lifeline.write_all(b"ended\n");
-        }
+        self.0.signal(signal).map_err(|_| ServerError::NotRunning)
     }
 }

@@ -31,12 +31,11 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Asks a run to stop.
 pub(super) async fn cancel(api: &Api, request: AskRun) -> Result<RunAsked, Problem> {
-    let AskRun { run, job, key, by } = request;
-    let found = find(api, OneRun { run, job, key }).await?;
+    let found = find(api, request.named()).await?;
     if found.run.state.is_terminal() || found.run.cancel_requested_at.is_some() {
         return Ok(answer(found, Known::Before));
     }
-    store(api, &found, Ask::Cancel { round: Some(found.run.round) }, by).await?;
+    store(api, &found, Ask::Cancel { round: Some(found.run.round) }, request.by).await?;
     let done =
         |now: &RunDetail| now.run.cancel_requested_at.is_some() || now.run.state.is_terminal();
     shown(api, found, done).await
@@ -44,15 +43,14 @@ pub(super) async fn cancel(api: &Api, request: AskRun) -> Result<RunAsked, Probl
 
 /// Tries a run again that has ended: new attempts of it, with the definition that it was made with.
 pub(super) async fn retry(api: &Api, request: RetryRun) -> Result<RunAsked, Problem> {
-    let RetryRun { run, job, key, all_shards, by } = request;
-    let found = find(api, OneRun { run, job, key }).await?;
-    let shards = if all_shards { Which::All } else { Which::Failed };
+    let found = find(api, request.named()).await?;
+    let shards = if request.all_shards { Which::All } else { Which::Failed };
     if let Some(why) = not_retryable(&found, shards) {
         return Err(Problem::new(Code::Conflict, why).titled("The run cannot be retried"));
     }
     api.definitions.job(found.run.job.as_str()).await?;
     let round = found.run.round;
-    store(api, &found, Ask::Retry { shards, round }, by).await?;
+    store(api, &found, Ask::Retry { shards, round }, request.by).await?;
     shown(api, found, |now| now.run.round > round).await
 }
 

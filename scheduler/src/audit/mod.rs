@@ -18,6 +18,7 @@
 //! by definitions, of which a job has 10. Starts are compared by the executors' clocks.
 
 mod attempts;
+mod bounds;
 mod eras;
 mod facts;
 mod files;
@@ -41,13 +42,14 @@ use taskparty_nats::bucket::Buckets;
 use taskparty_nats::clock::Clock;
 use taskparty_nats::history::ReadError;
 
+pub use bounds::{Bounds, Starts};
 pub use facts::{
     AskRuns, FiredFact, HistoryAttempt, HistoryPage, HistoryRun, Installation, LaggingFact,
     LateResult, Leftovers, Limits, LockFact, ResultFact, Revision, RevisionKind, SetAsideFact,
     StartFact, WaitingFact,
 };
 pub use history::History;
-pub use ledger::{Bounds, Ledger, Starts};
+pub use ledger::Ledger;
 pub use report::{Judged, Kind, Note, NoteKind, Place, Report, Violation};
 
 /// How long decisions that wait in the outbox are watched before they count as stuck.

@@ -6,8 +6,9 @@ use taskparty_common::outcome::Outcome;
 use uuid::Uuid;
 
 use super::attempts::succeeded;
+use super::bounds::Starts;
 use super::held::{Began, RunFacts, Try, shown};
-use super::ledger::{Ledger, Starts};
+use super::ledger::Ledger;
 use super::report::{Kind, NoteKind};
 
 /// How long what was delivered may be on its way to its handler.

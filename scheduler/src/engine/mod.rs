@@ -37,7 +37,7 @@ use self::lateness::Recent;
 pub(crate) use self::ownership::Members;
 use self::queues::Waiting;
 use self::scheduled::Scheduled;
-pub(crate) use self::step::{Accounted, spread_of};
+pub(crate) use self::step::{Accounted, ON_ITS_WAY, spread_of};
 use self::take_over::TakeOver;
 use self::timer::Timer;
 use self::watermark::{UnderWay, Unhandled};

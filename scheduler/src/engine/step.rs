@@ -16,10 +16,10 @@ use taskparty_common::schedule::{OccurrenceKind, Schedule, spread_offset, upcomi
 /// for seven days, and beyond them nobody can tell.
 const OLDEST: TimeDelta = TimeDelta::days(6);
 
-/// How long after its grace an instant can still come to be locked, by a scheduler that asked in
-/// time: a lock is asked for again for up to 20 s, and a request may be on its way for as long as a
-/// process or a connection can stand still and yet go on.
-const ON_ITS_WAY: TimeDelta = TimeDelta::seconds(40);
+/// How long what was sent in time may be on its way: as long as a process or a connection can stand
+/// still and yet go on. After its grace an instant can still come to be locked for as long, by a scheduler
+/// that asked in time (a lock is asked for again for up to 20 s), and a dispatch still come.
+pub(crate) const ON_ITS_WAY: TimeDelta = TimeDelta::seconds(40);
 
 /// What is to be done about one instant, or about a stretch of them.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use super::look::Piece;
 use super::record::{Begun, frozen};
 use super::{Firing, Held};
 use crate::definition::Definition;
-use crate::engine::spread_of;
+use crate::engine::{ON_ITS_WAY, spread_of};
 use crate::overlap::Bounds;
 
 /// The clocks of servers may differ by this much.
@@ -23,10 +23,6 @@ const MARGIN: TimeDelta = TimeDelta::seconds(2);
 
 /// How long after its grace whoever locked a fire may still send it.
 const SLOW: TimeDelta = TimeDelta::seconds(5);
-
-/// How long what was sent may be on its way: as long as a process or a connection can stand still
-/// and yet go on.
-const ON_ITS_WAY: TimeDelta = TimeDelta::seconds(40);
 
 /// Fires that are completed side by side.
 const AT_ONCE: usize = 64;

@@ -48,7 +48,7 @@ use crate::definition::Definition;
 use crate::engine::Accounted;
 use crate::overlap::Queues;
 use crate::registry::Registry;
-use crate::route::{Chance, Router};
+use crate::route::{Certainty, Router};
 
 /// Everything that firing touches. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -218,8 +218,8 @@ impl Firing {
         if let Some(only) = &request.instance {
             return pinned_to(only, plan);
         }
-        let chance = if asks_for_place(spec, &plan) { Chance::Open } else { Chance::Sure };
-        self.router.route(spec, request.run, plan, chance).await
+        let certainty = if asks_for_place(spec, &plan) { Certainty::Open } else { Certainty::Sure };
+        self.router.route(spec, request.run, plan, certainty).await
     }
 
     fn intent_of(&self, request: &Request, plan: Plan) -> Intent {

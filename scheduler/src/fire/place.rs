@@ -18,8 +18,8 @@ use uuid::Uuid;
 use super::record::{Stopped, Verdict};
 use super::{Firing, Held};
 use crate::definition::Definition;
-use crate::overlap::{Answer, Bounds, Kept};
-use crate::route::{Chance, Router};
+use crate::overlap::{Answer, Bounds, KeptWaiter};
+use crate::route::{Certainty, Router};
 
 /// How long it is looked for where a run is.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -206,7 +206,9 @@ impl Firing {
             // Whoever queued it died before it kept the intent: the lock's completion keeps it.
             return Ok(());
         };
-        let Some(Kept { waiter, stored_at, .. }) = self.routed(kept).await? else { return Ok(()) };
+        let Some(KeptWaiter { waiter, stored_at, .. }) = self.routed(kept).await? else {
+            return Ok(());
+        };
         let Some(id) = FireId::from_lock_key(&waiter.lock) else {
             tracing::error!(%job, %run, "A waiting run has no lock; its place is given back.");
             return self.queues.release(job, run).await;
@@ -223,7 +225,7 @@ impl Firing {
     /// Chooses the executors of a run that has its place, unless that is done.
     ///
     /// *Invariant: the choice is stored before anything is dispatched by it*, and only the first one is.
-    async fn routed(&self, kept: Kept) -> Result<Option<Kept>, BucketError> {
+    async fn routed(&self, kept: KeptWaiter) -> Result<Option<KeptWaiter>, BucketError> {
         let intent = &kept.waiter.intent;
         let definition = Definition::frozen(&intent.definition, intent.revision, intent.since);
         let Ok(definition) = definition else { return Ok(Some(kept)) };
@@ -232,7 +234,7 @@ impl Firing {
             return Ok(Some(kept));
         }
         let plan = Plan::whole(intent.plan.total);
-        let plan = self.router.route(spec, intent.run, plan, Chance::Sure).await;
+        let plan = self.router.route(spec, intent.run, plan, Certainty::Sure).await;
         self.queues.keep_plan(kept, plan).await
     }
 
@@ -246,7 +248,7 @@ impl Firing {
 
     async fn try_end_waiters(&self, job: &JobId) -> Result<(), BucketError> {
         for run in self.queues.waiting(job).await? {
-            if let Some(Kept { waiter, .. }) = self.queues.kept(job, run).await?
+            if let Some(KeptWaiter { waiter, .. }) = self.queues.kept(job, run).await?
                 && let Some(id) = FireId::from_lock_key(&waiter.lock)
                 && !self.record_deleted(&id, waiter.intent).await
             {

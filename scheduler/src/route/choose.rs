@@ -10,7 +10,7 @@ use crate::rendezvous;
 
 /// One shard that needs an executor.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ask<'a> {
+pub(crate) struct Need<'a> {
     /// The job.
     pub(crate) job: &'a JobId,
     /// The shard, of a run that has several.
@@ -59,29 +59,30 @@ pub(crate) fn takes_turns(route: &Route) -> bool {
     matches!(route, Route::RoundRobin | Route::LeastFrequentlyUsed | Route::LeastRecentlyUsed)
 }
 
-/// The executor for `ask`, of `candidates` in the order of their ids; `turns` is as it is after
+/// The executor for `need`, of `candidates` in the order of their ids; `turns` is as it is after
 /// that. Nothing where the route leaves it to whoever is free, or nobody is there.
 pub(crate) fn choose<'a>(
     route: &Route,
     candidates: &'a [Instance],
-    ask: Ask<'_>,
+    need: Need<'_>,
     turns: &mut Turns,
 ) -> Option<&'a Instance> {
     match route {
         Route::Any | Route::Broadcast | Route::Failover | Route::Busyover => None,
         Route::First => candidates.first(),
         Route::Last => candidates.last(),
-        Route::Random => by_chance(candidates, ask),
-        Route::ConsistentHash { key } => by_hash(candidates, key.as_deref(), ask),
+        Route::Random => by_chance(candidates, need),
+        Route::ConsistentHash { key } => by_hash(candidates, key.as_deref(), need),
         Route::RoundRobin => next_in_turn(candidates, turns),
         Route::LeastRecentlyUsed => least_used(route, candidates, turns, |_| 0),
         Route::LeastFrequentlyUsed => least_used(route, candidates, turns, |count| count),
     }
 }
 
-fn by_chance<'a>(candidates: &'a [Instance], ask: Ask<'_>) -> Option<&'a Instance> {
+fn by_chance<'a>(candidates: &'a [Instance], need: Need<'_>) -> Option<&'a Instance> {
     let count = u64::try_from(candidates.len()).ok().filter(|count| *count > 0)?;
-    let chance = rendezvous::mix(ask.seed ^ rendezvous::mix(u64::from(ask.shard.unwrap_or(0)) + 1));
+    let chance =
+        rendezvous::mix(need.seed ^ rendezvous::mix(u64::from(need.shard.unwrap_or(0)) + 1));
     candidates.get(usize::try_from(chance % count).ok()?)
 }
 
@@ -89,10 +90,10 @@ fn by_chance<'a>(candidates: &'a [Instance], ask: Ask<'_>) -> Option<&'a Instanc
 fn by_hash<'a>(
     candidates: &'a [Instance],
     key: Option<&str>,
-    ask: Ask<'_>,
+    need: Need<'_>,
 ) -> Option<&'a Instance> {
-    let key = rendezvous::hash(key.unwrap_or(ask.job.as_str()));
-    let key = ask.shard.map_or(key, |shard| rendezvous::mix(key ^ (u64::from(shard) + 1)));
+    let key = rendezvous::hash(key.unwrap_or(need.job.as_str()));
+    let key = need.shard.map_or(key, |shard| rendezvous::mix(key ^ (u64::from(shard) + 1)));
     candidates.iter().max_by_key(|one| rendezvous::score(rendezvous::hash(one.as_str()), key))
 }
 
@@ -141,9 +142,9 @@ mod tests {
     fn walk(route: &Route, there: &[&str]) -> String {
         let (job, mut turns) = (job(), Turns::default());
         let chosen = there.iter().zip(0..).map(|(there, seed)| {
-            let ask = Ask { job: &job, shard: None, seed };
+            let need = Need { job: &job, shard: None, seed };
             let there = instances(there);
-            choose(route, &there, ask, &mut turns).map_or("-".into(), ToString::to_string)
+            choose(route, &there, need, &mut turns).map_or("-".into(), ToString::to_string)
         });
         chosen.collect::<Vec<_>>().join(" ")
     }
@@ -185,8 +186,8 @@ mod tests {
         let (job, there) = (job(), instances("a b"));
         let chosen: String = (0..5)
             .filter_map(|seed| {
-                let ask = Ask { job: &job, shard: None, seed };
-                choose(&Route::LeastFrequentlyUsed, &there, ask, &mut turns)
+                let need = Need { job: &job, shard: None, seed };
+                choose(&Route::LeastFrequentlyUsed, &there, need, &mut turns)
             })
             .map(Instance::as_str)
             .collect();
@@ -198,8 +199,8 @@ mod tests {
         let (job, there) = (job(), instances("a b c d"));
         let mut counts = std::collections::BTreeMap::new();
         for seed in 0..4_000 {
-            let ask = Ask { job: &job, shard: Some(seed % 3), seed: u64::from(seed) };
-            let of = || choose(&Route::Random, &there, ask, &mut Turns::default()).unwrap();
+            let need = Need { job: &job, shard: Some(seed % 3), seed: u64::from(seed) };
+            let of = || choose(&Route::Random, &there, need, &mut Turns::default()).unwrap();
             assert_eq!(of(), of());
             *counts.entry(of()).or_insert(0) += 1;
         }
@@ -230,9 +231,9 @@ mod tests {
             let (job, keys, mut moved) = (job(), 2_000_usize, 0);
             for key in 0..keys {
                 let route = Route::ConsistentHash { key: Some(format!("key {key}")) };
-                let ask = Ask { job: &job, shard: None, seed: 0 };
+                let need = Need { job: &job, shard: None, seed: 0 };
                 let of = |there: &[Instance]| {
-                    choose(&route, there, ask, &mut Turns::default()).cloned().unwrap()
+                    choose(&route, there, need, &mut Turns::default()).cloned().unwrap()
                 };
                 let (was, is) = (of(&before), of(&after));
                 prop_assert!(was == is || was == gone);
@@ -255,8 +256,8 @@ mod tests {
                 let mut turns = Turns::default();
                 let mut last = Vec::new();
                 for seed in 0..(steps + count) as u64 {
-                    let ask = Ask { job: &job, shard: None, seed };
-                    last.push(choose(&route, &there, ask, &mut turns).unwrap());
+                    let need = Need { job: &job, shard: None, seed };
+                    last.push(choose(&route, &there, need, &mut turns).unwrap());
                 }
                 let mut round = last.split_off(last.len() - count);
                 round.sort();

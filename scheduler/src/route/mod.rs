@@ -15,7 +15,7 @@ use taskparty_common::priority::Priority;
 use taskparty_nats::bucket::Buckets;
 use uuid::Uuid;
 
-use self::choose::{Ask, Turns, choose, takes_turns};
+use self::choose::{Need, Turns, choose, takes_turns};
 use self::probe::Wanted;
 use self::turns::{Book, Keep};
 use crate::registry::Registry;
@@ -30,7 +30,7 @@ pub(crate) struct Router {
 
 /// Whether the run surely happens that a choice is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Chance {
+pub(crate) enum Certainty {
     /// It does: its turn is taken.
     Sure,
     /// It may be left out or wait: its turn is taken by [`Router::took`], when it has its place.
@@ -56,7 +56,7 @@ impl Router {
         spec: &JobSpec,
         run: Uuid,
         plan: Plan,
-        chance: Chance,
+        certainty: Certainty,
     ) -> Plan {
         if plan.pinned || !Self::has_a_say(spec) {
             return plan;
@@ -70,7 +70,7 @@ impl Router {
                 (_, Shards::Executors) => count_of(&live).min(MAX_SHARDS),
             };
         }
-        let targets = self.choose(spec, run, &plan, &live, chance).await;
+        let targets = self.choose(spec, run, &plan, &live, certainty).await;
         let priority = if targets.is_empty() { self.line_for(spec) } else { None };
         Plan { targets, priority, ..plan }
     }
@@ -90,13 +90,13 @@ impl Router {
         run: Uuid,
         plan: &Plan,
         live: &[Instance],
-        chance: Chance,
+        certainty: Certainty,
     ) -> Vec<Instance> {
         let wanted = match &spec.route {
             Route::Failover => Wanted::Alive,
             Route::Busyover => Wanted::Idle,
             route if takes_turns(route) && !live.is_empty() => {
-                let keep = if chance == Chance::Sure { Keep::Taken } else { Keep::Looked };
+                let keep = if certainty == Certainty::Sure { Keep::Taken } else { Keep::Looked };
                 let step = |turns: &mut Turns| targets(spec, run, plan, live, turns);
                 return self.book.turn(&spec.id, keep, step).await;
             }
@@ -145,7 +145,7 @@ fn targets(
     let seed = high ^ low ^ u64::from(plan.attempt).rotate_left(32);
     let chosen = plan.shards().map(|shard| {
         let shard = (plan.total > 1).then_some(shard);
-        choose(&spec.route, live, Ask { job: &spec.id, shard, seed }, turns).cloned()
+        choose(&spec.route, live, Need { job: &spec.id, shard, seed }, turns).cloned()
     });
     chosen.collect::<Option<Vec<_>>>().unwrap_or_default()
 }

@@ -31,59 +31,66 @@ pub struct ListRuns {
     pub limit: Option<usize>,
 }
 
-/// Whatever names one run: `run`, or `job` and `key`.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct OneRun {
-    /// The run's id.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub run: Option<String>,
-    /// The job of `key`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub job: Option<String>,
-    /// The key that it was triggered with; the latest run when the key was used again after its
-    /// time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<String>,
+/// Requests about one run: each has the fields that name it. (Flattened, an unknown field would no more
+/// be refused.)
+macro_rules! of_run {
+    ($($(#[$doc:meta])* $name:ident { $($more:tt)* })*) => { $(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct $name {
+            /// The run's id.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub run: Option<String>,
+            /// The job of `key`.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub job: Option<String>,
+            /// The key that it was triggered with; the latest run when the key was used again after
+            /// its time.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub key: Option<String>,
+            $($more)*
+        }
+
+        impl $name {
+            /// What names the run.
+            pub fn named(&self) -> OneRun {
+                OneRun { run: self.run.clone(), job: self.job.clone(), key: self.key.clone() }
+            }
+        }
+    )* };
 }
 
-/// `run.cancel`. The run is named by `run`, or by `job` and `key`.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AskRun {
-    /// The run's id.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub run: Option<String>,
-    /// The job of `key`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub job: Option<String>,
-    /// The key that it was triggered with.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<String>,
-    /// Who asks.
-    #[serde(default)]
-    pub by: String,
-}
+of_run! {
+    /// Whatever names one run: `run`, or `job` and `key`.
+    OneRun {}
 
-/// `run.retry`. The run is named by `run`, or by `job` and `key`.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RetryRun {
-    /// The run's id.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub run: Option<String>,
-    /// The job of `key`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub job: Option<String>,
-    /// The key that it was triggered with.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<String>,
-    /// All of its shards; else those that did not succeed.
-    #[serde(default)]
-    pub all_shards: bool,
-    /// Who asks.
-    #[serde(default)]
-    pub by: String,
+    /// `run.cancel`.
+    AskRun {
+        /// Who asks.
+        #[serde(default)]
+        pub by: String,
+    }
+
+    /// `run.retry`.
+    RetryRun {
+        /// All of its shards; else those that did not succeed.
+        #[serde(default)]
+        pub all_shards: bool,
+        /// Who asks.
+        #[serde(default)]
+        pub by: String,
+    }
+
+    /// `run.logs`.
+    RunLogs {
+        /// Only lines after this place.
+        #[serde(default)]
+        pub after_seq: u64,
+        /// How many messages at most. Default 500, at most 1000.
+        #[serde(default)]
+        pub limit: Option<usize>,
+    }
 }
 
 /// What became of something that was asked of a run.
@@ -108,27 +115,6 @@ pub struct RunAsked {
     /// How many times it has been retried by hand.
     #[serde(default)]
     pub round: u32,
-}
-
-/// `run.logs`.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RunLogs {
-    /// The run's id.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub run: Option<String>,
-    /// The job of `key`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub job: Option<String>,
-    /// The key that it was triggered with.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<String>,
-    /// Only lines after this place.
-    #[serde(default)]
-    pub after_seq: u64,
-    /// How many messages at most. Default 500, at most 1000.
-    #[serde(default)]
-    pub limit: Option<usize>,
 }
 
 /// A message that a handler logged: a line or several.
