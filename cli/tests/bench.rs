@@ -3,6 +3,7 @@
 
 mod support;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use support::Desk;
 
@@ -80,4 +81,36 @@ async fn an_executor_works_off_what_waits() {
     let args = ["executor", "--runs", "500", "--handlers", "3", "--seconds", "1"];
     let figures = Figures::of(&args).await;
     assert!(figures.get("memory of the executor") > 0.0);
+}
+
+/// The processes in whose command line `text` is.
+fn processes(text: &str) -> usize {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let lines = all.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    lines.filter(|line| String::from_utf8_lossy(line).contains(text)).count()
+}
+
+#[tokio::test]
+async fn a_measurement_that_is_interrupted_leaves_nothing_behind() {
+    let (desk, temp) = (Desk::new(), tempfile::tempdir().unwrap());
+    let folder = temp.path().display().to_string();
+    let entries = || std::fs::read_dir(temp.path()).unwrap().count();
+    let within = |what: &'static str, done: &dyn Fn() -> bool| {
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while !done() {
+            assert!(std::time::Instant::now() < end, "waited in vain: {what}");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    };
+    for signal in [Signal::INT, Signal::TERM] {
+        let mut command = desk.command(&["bench", "idle", "--jobs", "50", "--seconds", "600"]);
+        let child = command.env("TMPDIR", temp.path()).spawn().unwrap();
+        within("it is at work", &|| entries() > 0 && processes(&folder) > 0);
+        kill_process(Pid::from_raw(child.id().unwrap().cast_signed()).unwrap(), signal).unwrap();
+        let output = child.wait_with_output().await.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && said.contains("interrupted"), "{said}");
+        assert_eq!(entries(), 0, "its folders are gone");
+        within("its processes are gone", &|| processes(&folder) == 0);
+    }
 }

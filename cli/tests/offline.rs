@@ -174,6 +174,20 @@ async fn names_that_are_no_names_are_refused_with_the_rule() {
 }
 
 #[tokio::test]
+async fn what_is_advised_instead_of_a_wrong_time_is_taken() {
+    let desk = Desk::new();
+    let refused = desk.run(&["job", "trigger", "a", "--at", "tomorrow"]).await.exits(2);
+    for form in ["2027-01-31T09:00:00Z", "2027-01-31T09:00:00+08:00"] {
+        assert!(refused.stderr.contains(form), "{refused:#?}");
+        // It comes further: there is no server.
+        desk.run(&["job", "trigger", "a", "--at", form, "--nats-url", "127.0.0.1:1"])
+            .await
+            .exits(1);
+    }
+    desk.run(&["run", "list", "--limit", "0"]).await.exits(2).says("--limit");
+}
+
+#[tokio::test]
 async fn durations_are_exact_or_refused() {
     let desk = Desk::new();
     for bad in ["-30s", "42", "1e9h"] {

@@ -38,7 +38,7 @@ pub enum Ask {
     /// That it stops, wherever it is.
     Cancel {
         /// How many times the run had been retried by hand, as whoever asks has seen it; none:
-        /// however many times.
+        /// however many times it had been when this was asked.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         round: Option<u32>,
     },

@@ -6,6 +6,7 @@
 //! whoever fires the same thing makes the same run, and a lock that has gone does not make two.
 
 mod plan;
+mod trigger;
 
 use std::fmt;
 
@@ -16,7 +17,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 pub use self::plan::Plan;
-use crate::backfill::Backfill;
+pub use self::trigger::{RetryOf, Scheduled, TriggerRequest};
 use crate::name::{App, Handler, Instance, JobId, Prefix};
 use crate::outcome::{SkipReason, Trigger, TriggerResult};
 
@@ -93,6 +94,9 @@ impl fmt::Display for FireId {
     }
 }
 
+/// What the id of a trigger ends with that follows on a success.
+const THEN: &str = ".then";
+
 /// The id of the trigger that retries a shard: no user's key can be equal to it.
 pub fn retry_id(run: Uuid, shard: u32, attempt: u32) -> String {
     format!("{run}.{shard}.{attempt}")
@@ -100,7 +104,15 @@ pub fn retry_id(run: Uuid, shard: u32, attempt: u32) -> String {
 
 /// The id of the trigger of a job that follows on a success of `run`.
 pub fn then_id(run: Uuid) -> String {
-    format!("{run}.then")
+    format!("{run}{THEN}")
+}
+
+/// The run on whose success the fire with this lock follows, if it does.
+pub fn followed_by(lock: &str) -> Option<Uuid> {
+    match FireId::from_lock_key(lock)?.identity {
+        Identity::Trigger(id) => Uuid::parse_str(id.strip_suffix(THEN)?).ok(),
+        Identity::Instant(_) => None,
+    }
 }
 
 /// The id of the trigger that follows `run` of a fixed-delay job.
@@ -211,110 +223,6 @@ impl Fired {
     }
 }
 
-/// A trigger, on `taskparty.trigger.<job>`: fire this now. A delayed one waits in the server and
-/// arrives there at its time.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct TriggerRequest {
-    /// The format: 1.
-    pub v: u32,
-    /// The trigger's id: its identity, with the job.
-    pub id: String,
-    /// The job.
-    pub job: JobId,
-    /// The job's app, as the sender knew it: for the record when the job is gone.
-    pub app: App,
-    /// The job's handler, likewise.
-    pub handler: Handler,
-    /// Why.
-    pub trigger: Trigger,
-    /// The run that it makes, or that it goes on with.
-    pub run: Uuid,
-    /// The instant that the trigger stands for.
-    pub at: DateTime<Utc>,
-    /// Who asked; empty for the system itself.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub by: String,
-    /// Params of this run alone, instead of the job's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub params: Option<Box<RawValue>>,
-    /// The only executor that may run it, whatever the job's route.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub instance: Option<Instance>,
-    /// What this run does while an earlier one goes on, whatever the job says: the word of a policy.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub overlap: Option<String>,
-    /// It is not one trigger, but many, each in its turn.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub backfill: Option<Backfill>,
-    /// For a retry: the frozen run that it goes on with.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub retry: Option<RetryOf>,
-    /// For the next run of a fixed delay: the start of the job's past when the chain began; a
-    /// chain of an earlier past is over.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub since: Option<DateTime<Utc>>,
-}
-
-/// A delayed trigger that waits for its time, on `taskparty.scheduled.<app>`: so that its run is in
-/// history before it is fired. Its fired record follows, at its time, with the same lock and run.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Scheduled {
-    /// The format: 1.
-    pub v: u32,
-    /// The key of the lock that the fire will take.
-    pub lock: String,
-    /// The run that it will make.
-    pub run: Uuid,
-    /// The job.
-    pub job: JobId,
-    /// The job's app, as it was when the trigger was taken.
-    pub app: App,
-    /// The job's handler, likewise.
-    pub handler: Handler,
-    /// Why.
-    pub trigger: Trigger,
-    /// When it is due.
-    pub fire_time: DateTime<Utc>,
-    /// Who asked.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub by: String,
-    /// Params of this run alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub params: Option<Box<RawValue>>,
-}
-
-impl From<TriggerRequest> for Scheduled {
-    fn from(trigger: TriggerRequest) -> Self {
-        Self {
-            v: 1,
-            lock: FireId::trigger(trigger.job.clone(), trigger.id).lock_key(),
-            run: trigger.run,
-            job: trigger.job,
-            app: trigger.app,
-            handler: trigger.handler,
-            trigger: trigger.trigger,
-            fire_time: trigger.at,
-            by: trigger.by,
-            params: trigger.params,
-        }
-    }
-}
-
-/// What a retry goes on with: the definition that its run was made with, not today's.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct RetryOf {
-    /// The revision that the run was made with.
-    pub revision: u64,
-    /// The start of the job's past when the run was made.
-    pub since: DateTime<Utc>,
-    /// The nominal instant of the run.
-    pub fire_time: DateTime<Utc>,
-    /// The shard and the attempt to make.
-    pub plan: Plan,
-    /// The job's spec, frozen.
-    pub definition: Box<RawValue>,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -338,6 +246,15 @@ mod tests {
         for bad in ["", "a", "a.t", "a.t.x", "a.x.", "a.y.1", "*.t.1"] {
             assert_eq!(FireId::from_lock_key(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn what_follows_says_what_it_follows() {
+        let run = Uuid::from_u128(7);
+        let lock = FireId::trigger(job("a"), then_id(run)).lock_key();
+        assert_eq!(followed_by(&lock), Some(run));
+        let others = [FireId::trigger(job("a"), next_id(run)), FireId::trigger(job("a"), "then")];
+        assert!(others.iter().all(|other| followed_by(&other.lock_key()).is_none()));
     }
 
     #[test]

@@ -18,7 +18,9 @@ use crate::node::Node;
 use crate::{run, settle};
 
 /// What waits for a slot here at once is as many as there are handlers, and at most so many. They are
-/// anyone's: pinned work of one busy handler can hold up that of the others.
+/// anyone's, as the consumer cannot be asked for one handler's work: pinned work of one busy handler can
+/// hold up that of the others. Few all the same: what waits here counts as delivered, and costs a
+/// redelivery when this process dies.
 const MOST_WAITING: usize = 8;
 
 /// How often a slot is asked for.

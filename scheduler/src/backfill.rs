@@ -8,15 +8,17 @@
 use std::time::Duration;
 
 use chrono::TimeDelta;
+use futures::stream::{self, StreamExt};
 use taskparty_common::backfill::Backfill;
 use taskparty_common::fire::{FireId, TriggerRequest};
-use taskparty_common::job::Overlap;
+use taskparty_common::job::{Overlap, Route};
+use taskparty_common::name::App;
 use taskparty_common::priority::Priority;
 use taskparty_nats::fail_point;
 use taskparty_nats::history::{ReadError, consumer_info};
 use taskparty_nats::lease::Delivery;
 use taskparty_nats::publish::Draft;
-use taskparty_nats::subject::of_priority;
+use taskparty_nats::subject::{of_priority, on_instance};
 
 use crate::definition::Definition;
 use crate::overlap::Bounds;
@@ -27,6 +29,9 @@ const NEXT: TimeDelta = TimeDelta::milliseconds(50);
 
 /// How soon it is looked again whether there is room.
 const AGAIN: TimeDelta = TimeDelta::milliseconds(1_000);
+
+/// Consumers that are looked at side by side.
+const LOOKS: usize = 16;
 
 /// How long it is tried to put back what is left; then the step comes again.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -44,8 +49,8 @@ impl Triggers {
                 tracing::info!(job = %trigger.job, left = rest.len() + 1, "A backfill ends: its job is deleted.");
                 return true;
             }
-            // Neither happens to what somebody asked for.
-            Decision::Over | Decision::Paused(_) => return true,
+            // None of these happens to what somebody asked for.
+            Decision::Over | Decision::Paused(_) | Decision::Refused(_) => return true,
             Decision::Unknown => return false,
         };
         match self.has_room(&definition).await {
@@ -86,19 +91,35 @@ impl Triggers {
                 return Ok(free);
             }
         }
-        let nats = self.firing.nats();
-        let stream = nats.names().dispatch_stream(&spec.app);
-        let waits = async |priority| {
-            let consumer = of_priority(&spec.handler, priority);
-            match consumer_info(nats.js(), &stream, &consumer).await {
-                Ok(consumer) => Ok(consumer.is_some_and(|consumer| consumer.pending > 0)),
-                Err(ReadError::NoStream(_)) => Ok(false),
-                Err(error) => Err(error),
-            }
-        };
+        let mut consumers = vec![of_priority(&spec.handler, Priority::default())];
         // It may stand in either.
-        let own = !spec.priority.is_default() && waits(spec.priority).await?;
-        Ok(!own && !waits(Priority::default()).await?)
+        if !spec.priority.is_default() {
+            consumers.push(of_priority(&spec.handler, spec.priority));
+        }
+        // What is for one executor waits there: behind all else that is for it alone.
+        if spec.route != Route::Any {
+            let live = self.firing.registry.candidates(&spec.app, &spec.handler);
+            consumers.extend(live.iter().map(on_instance));
+        }
+        let looks = consumers.into_iter().map(|consumer| self.waits(&spec.app, consumer));
+        let mut looks = stream::iter(looks).buffer_unordered(LOOKS);
+        while let Some(waits) = looks.next().await {
+            if waits? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether this consumer has work that nobody has taken.
+    async fn waits(&self, app: &App, consumer: String) -> Result<bool, ReadError> {
+        let nats = self.firing.nats();
+        let stream = nats.names().dispatch_stream(app);
+        match consumer_info(nats.js(), &stream, &consumer).await {
+            Ok(consumer) => Ok(consumer.is_some_and(|consumer| consumer.pending > 0)),
+            Err(ReadError::NoStream(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Stores what is left, to come in a while.

@@ -51,6 +51,8 @@ pub(crate) enum Decision {
     Paused(Arc<Definition>),
     /// There is no such job any more.
     JobGone,
+    /// It is not to run, for this reason.
+    Refused(String),
     /// It belongs to a past of the job that is over.
     Over,
     /// The job cannot be read now.
@@ -118,7 +120,12 @@ impl Triggers {
                 skipped = Some(Skipped { reason, count: 1, first });
                 (definition, Plan::whole(1))
             }
-            Decision::JobGone => return self.refuse(id, trigger).await,
+            Decision::JobGone => {
+                let reason = SkipReason::Deleted;
+                let skipped = Skipped { reason, count: 1, first: trigger.at };
+                return self.refuse(id, trigger, "the job is deleted", Some(skipped)).await;
+            }
+            Decision::Refused(why) => return self.refuse(id, trigger, &why, None).await,
             Decision::Over => return true,
             Decision::Unknown => return false,
         };
@@ -162,6 +169,9 @@ impl Triggers {
             },
         };
         let Some(current) = current else { return Decision::JobGone };
+        if !trigger.refused.is_empty() {
+            return Decision::Refused(trigger.refused.clone());
+        }
         // In milliseconds, as history knows it: the definition's own is finer.
         let past = current.since().timestamp_millis();
         if trigger.since.is_some_and(|since| since.timestamp_millis() != past) {
@@ -210,8 +220,14 @@ impl Triggers {
         }
     }
 
-    /// Records that the job of a trigger is gone.
-    async fn refuse(&self, id: FireId, trigger: TriggerRequest) -> bool {
+    /// Records that a trigger comes to nothing, and why.
+    async fn refuse(
+        &self,
+        id: FireId,
+        trigger: TriggerRequest,
+        why: &str,
+        skipped: Option<Skipped>,
+    ) -> bool {
         let now = self.firing.clock.now();
         let retry = trigger.retry;
         let plan = Plan::whole(1);
@@ -227,12 +243,12 @@ impl Triggers {
             owner: self.firing.instance.clone(),
             trigger: trigger.trigger,
             result: TriggerResult::Refused,
-            message: "the job is deleted".into(),
+            message: why.into(),
             fire_time: retry.as_ref().map_or(trigger.at, |retry| retry.fire_time),
             fired_at: now,
             start_by: None,
             plan: retry.as_ref().map_or(plan, |retry| retry.plan.clone()),
-            skipped: Some(Skipped { reason: SkipReason::Deleted, count: 1, first: trigger.at }),
+            skipped,
             definition: match retry {
                 Some(retry) => retry.definition,
                 None => serde_json::value::RawValue::NULL.to_owned(),

@@ -138,7 +138,9 @@ impl Upkeep {
         self.remade.extend(streams.map(|stream| (stream.clone(), Instant::now())));
         let of_a_stream = |name: &str| name.split_once('/').map(|(stream, _)| stream.to_owned());
         made.into_iter()
-            .filter(|name| of_a_stream(name).is_none_or(|stream| !self.remade.contains_key(&stream)))
+            .filter(|name| {
+                of_a_stream(name).is_none_or(|stream| !self.remade.contains_key(&stream))
+            })
             .collect()
     }
 

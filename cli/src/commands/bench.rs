@@ -15,9 +15,24 @@ use super::Outcome;
 use crate::args::{BenchCommand, BenchOptions};
 use crate::failure::{Exit, Failure};
 use crate::output::{Format, Output, Table};
+use crate::signals;
 
-/// Measures what `command` says.
+/// Measures what `command` says. SIGINT and SIGTERM break it off: what it had started ends, and its
+/// folder goes, unless it is to be kept.
 pub(crate) async fn run(command: BenchCommand, output: Output) -> Outcome {
+    // An executor of a measurement is ended by whoever started it.
+    if matches!(command, BenchCommand::ExecutorProcess { .. }) {
+        return measure(command, output).await;
+    }
+    let interrupted = signals::cancel_on_signal()?;
+    let measured = interrupted.run_until_cancelled(measure(command, output)).await;
+    measured.unwrap_or_else(|| {
+        let detail = "it was interrupted: what it had started is ended, and nothing was measured";
+        Err(Failure::could_not(detail))
+    })
+}
+
+async fn measure(command: BenchCommand, output: Output) -> Outcome {
     let setting = |options: &BenchOptions| setting(options, output);
     let report = match command {
         BenchCommand::Throughput { runs, due, executors, options } => {

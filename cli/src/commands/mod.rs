@@ -16,7 +16,7 @@ use std::future::Future;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use taskparty_common::duration;
-use taskparty_common::schedule::{Moment, Zone};
+use taskparty_common::schedule::{Moment, MomentErrorReason, Zone};
 use taskparty_scheduler::api::wire::Problem;
 
 use crate::client::Client;
@@ -51,13 +51,26 @@ pub(crate) fn labels(texts: &[String]) -> Result<BTreeMap<String, String>, Failu
 /// A time with its offset; without one it is refused, as nobody knows which zone was meant.
 pub(crate) fn instant(option: &str, text: &str) -> Result<DateTime<Utc>, Failure> {
     let wrong = |problem: String| Failure::from(Problem::field(option, None, problem));
-    let moment = Moment::parse(text).map_err(|error| wrong(error.to_string()))?;
+    let moment = Moment::parse(text).map_err(|error| match error.reason() {
+        MomentErrorReason::Form => wrong(format!(
+            "{text:?} is no time; write it as 2027-01-31T09:00:00Z, or 2027-01-31T09:00:00+08:00"
+        )),
+        _ => wrong(error.to_string()),
+    })?;
     if moment.is_local() {
         return Err(wrong(format!(
             "{text:?} has no offset; write {text}Z for UTC, or {text}+08:00"
         )));
     }
     Ok(moment.instant_in(&Zone::UTC))
+}
+
+/// How many items are shown at most.
+pub(crate) fn limit(limit: usize) -> Result<usize, Failure> {
+    match limit {
+        0 => Err(Problem::field("--limit", Some("0".into()), "it is 1 or more").into()),
+        limit => Ok(limit),
+    }
 }
 
 /// A time with its offset, or a duration from `now`.

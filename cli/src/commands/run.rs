@@ -12,7 +12,7 @@ use taskparty_common::outcome::RunState;
 use taskparty_nats::clock::Clock;
 use taskparty_scheduler::api::wire::{ListRuns, LogLine, LogPage, OneRun, Problem, RunLogs};
 
-use super::{Outcome, with_client};
+use super::{Outcome, limit, with_client};
 use crate::args::{ListRunsArgs, LogsArgs, OneRunArgs, RunCommand};
 use crate::client::Client;
 use crate::config::Config;
@@ -58,6 +58,7 @@ async fn list(args: ListRunsArgs, config: &Config, output: Output, clock: &Clock
             TimeDelta::from_std(time).ok().and_then(|time| clock.now().checked_sub_signed(time))
         }
     };
+    let most = limit(args.limit)?;
     let request = ListRuns { job: args.job, state: args.state, since, ..ListRuns::default() };
     with_client(config, |client| async move {
         let turn = |request: &mut ListRuns, after, left: usize| {
@@ -65,7 +66,7 @@ async fn list(args: ListRunsArgs, config: &Config, output: Output, clock: &Clock
             request.limit = Some(left.min(200));
         };
         // The rows stay JSON: what a newer service adds is handed on as it is.
-        let page = client.pages::<_, Value>(("run", "list"), request, turn, (args.after, args.limit.max(1))).await?;
+        let page = client.pages::<_, Value>(("run", "list"), request, turn, (args.after, most)).await?;
         output.print(&page, |page| {
             if page.items.is_empty() {
                 output.note("no runs");

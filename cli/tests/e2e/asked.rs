@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 use taskparty_common::outcome::RunState;
 
+use crate::process::Process;
 use crate::shop::{Shop, starts};
 use crate::site::{Site, job, until};
 
@@ -202,4 +203,28 @@ async fn a_run_that_has_ended_is_tried_again_as_the_same_run_with_what_it_was_ma
     shop.close().await;
     api.stop().await;
     node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_a_run_is_told_that_no_scheduler_is_live_and_bears_a_restart_of_the_only_node()
+ {
+    let site = Site::start().await;
+    let shop = Shop::open(&site);
+    let writer = site.serve("log-writer").await;
+    let api = site.serve("api").await;
+    site.apply(&[job("wait", "work", json!({ "params": 3_000 }))]).await;
+    let command = site.desk.command(&["job", "trigger", "wait", "--wait"]);
+    let mut waits = Process::start(command, site.log("wait"));
+    assert!(waits.says("no scheduler is live; the run starts when one is").await);
+    let scheduler = site.serve("scheduler").await;
+    until("it is at work", async || (!starts(&site).is_empty()).then_some(())).await;
+    api.stop().await;
+    assert!(waits.says("the run goes on").await, "{}", waits.log());
+    let api = site.serve("api").await;
+    let status = waits.ended().await;
+    assert!(status.success() && waits.log().contains("succeeded in"), "{}", waits.log());
+    shop.close().await;
+    for process in [writer, api, scheduler] {
+        process.stop().await;
+    }
 }

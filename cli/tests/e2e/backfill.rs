@@ -108,3 +108,57 @@ async fn a_backfill_runs_each_instant_once_in_turn_whatever_process_dies_over_it
     rest.stop().await;
     writer.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backfill_leaves_to_the_schedule_what_is_still_to_come_by_it() {
+    let site = Site::start().await;
+    let shop = Shop::open(&site);
+    let node = site.serve("log-writer,api").await;
+    let scheduler = site.serve("scheduler").await;
+    let every = json!({ "cron": "* * * * * ?", "timezone": "UTC" });
+    let mut late = every.clone();
+    late["spread"] = json!("1h");
+    let all = json!({ "schedule": every, "misfire": { "policy": "all", "grace": "1s" } });
+    site.apply(&[
+        job("spread", "settle", json!({ "schedule": late })),
+        job("missed", "settle", all),
+    ])
+    .await;
+    let from = Clock::system().now().with_nanosecond(0).unwrap() + TimeDelta::seconds(1);
+    until("some have run", async || (site.runs().await.len() > 2).then_some(())).await;
+    scheduler.stop().await;
+    // What is due and has not fired, as nobody is there to: three seconds of it. Then what is due later.
+    let (mut to, begin) = (from, text(from));
+    for job in ["missed", "spread"] {
+        let made = until("instants that are to come", async || {
+            to = Clock::system().now();
+            let made = backfill(&site, job, &["--from", &begin, "--to", &text(to)]).await;
+            (made["to_come"].as_u64() >= Some(3)).then_some(made)
+        })
+        .await;
+        assert_eq!(made["to_run"], 0, "{job}: {made}");
+        let ran = made["instants"].as_u64().unwrap() - made["to_come"].as_u64().unwrap();
+        assert_eq!(made["left_out"].as_u64(), Some(ran), "{job}: {made}");
+        assert_eq!(ran > 0, job == "missed", "{job}: {made}");
+    }
+    let ran = site.run(&["job", "backfill", "spread", "--from", &begin, "--to", &text(to)]).await;
+    assert!(ran.exits(0).stdout.contains("still the schedule's own"));
+    let scheduler = site.serve("scheduler").await;
+    let runs = until("the schedule has caught up", async || {
+        let runs = site.runs().await;
+        let last = runs.values().filter_map(|run| run.fire_time).max();
+        last.is_some_and(|last| last >= to).then_some(runs)
+    })
+    .await;
+    let instants: Vec<_> = runs.values().filter_map(|run| run.fire_time).collect();
+    let distinct: BTreeSet<_> = instants.iter().collect();
+    assert_eq!(distinct.len(), instants.len(), "none runs twice");
+    // What was before the job is nobody's but the backfill's.
+    let before = text(from - TimeDelta::seconds(65));
+    let end = text(from - TimeDelta::seconds(60));
+    let made = backfill(&site, "spread", &["--from", &before, "--to", &end]).await;
+    assert_eq!((&made["to_run"], &made["to_come"]), (&json!(5), &json!(0)));
+    shop.close().await;
+    scheduler.stop().await;
+    node.stop().await;
+}

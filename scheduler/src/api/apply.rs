@@ -30,7 +30,27 @@ pub(super) struct Planned {
 
 /// Saves the jobs of `request`.
 pub(super) async fn apply(api: &Api, request: Apply) -> Result<AppliedAll, Problem> {
-    let specs = read(&request)?;
+    let plans = plan(api, &request).await;
+    let plans = plans.map_err(|problem| Problem { saved: Some(0), ..problem })?;
+    let mut results = Vec::with_capacity(plans.len());
+    for plan in plans {
+        let saved = save(api, &request, plan).await;
+        results.push(saved.map_err(|problem| match request.dry_run {
+            true => Problem { saved: Some(0), ..problem },
+            false => Problem { saved: Some(results.len()), ..problem },
+        })?);
+    }
+    let newest = results.iter().filter(|r| r.change != Change::Unchanged).map(|r| r.revision).max();
+    let confirmation = match newest {
+        Some(revision) if !request.dry_run => confirm(api, revision).await,
+        _ => Confirmation { confirmed: true, waiting_for: Vec::new() },
+    };
+    Ok(AppliedAll { results, confirmation })
+}
+
+/// What is to be saved, when nothing is wrong with any of it.
+async fn plan(api: &Api, request: &Apply) -> Result<Vec<Planned>, Problem> {
+    let specs = read(request)?;
     let now = api.clock.now();
     let mut plans = Vec::with_capacity(specs.len());
     let mut errors = Vec::new();
@@ -45,19 +65,7 @@ pub(super) async fn apply(api: &Api, request: Apply) -> Result<AppliedAll, Probl
         plans.push(Planned { spec, stored });
     }
     errors.extend(then::check(api, &plans).await?);
-    if !errors.is_empty() {
-        return Err(all(errors));
-    }
-    let mut results = Vec::with_capacity(plans.len());
-    for plan in plans {
-        results.push(save(api, &request, plan).await?);
-    }
-    let newest = results.iter().filter(|r| r.change != Change::Unchanged).map(|r| r.revision).max();
-    let confirmation = match newest {
-        Some(revision) if !request.dry_run => confirm(api, revision).await,
-        _ => Confirmation { confirmed: true, waiting_for: Vec::new() },
-    };
-    Ok(AppliedAll { results, confirmation })
+    if errors.is_empty() { Ok(plans) } else { Err(all(errors)) }
 }
 
 /// All specs, or everything that is wrong with any of them.

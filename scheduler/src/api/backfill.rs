@@ -2,8 +2,11 @@
 //!
 //! *Invariant: whoever got an answer can rely on it*: the instants are stored by then, and whatever
 //! dies afterwards, each runs. Those that ran are left out, unless they are asked for again.
+//! *Invariant: no instant runs twice that is still the schedule's*: which those are is said by the
+//! watermarks, by the job's own cursor where it lags, and by a history that knows all that was recorded until they were read.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use taskparty_common::backfill::{Backfill, MAX_INSTANTS};
@@ -12,16 +15,27 @@ use taskparty_common::job::{Job, Overlap};
 use taskparty_common::outcome::{RunState, Trigger};
 use taskparty_common::schedule::{OccurrenceKind, Timing};
 use taskparty_nats::fail_point;
+use taskparty_nats::history;
 use taskparty_nats::publish::Draft;
+use taskparty_nats::subject::LOG_WRITER;
+use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use super::Api;
-use super::definitions::{job_id, refused};
+use super::definitions::{job_id, refused, unreadable};
 use super::problem::{Code, Problem};
 use super::runs::unavailable;
 use super::trigger::{fits, has_room, overlap};
 use super::wire::{BackfillJob, Backfilled};
+use crate::definition::Definition;
 use crate::store::RunFilter;
+use crate::{cursor, recover};
+
+/// How long history may take to know what is recorded.
+const TAKEN_IN: Duration = Duration::from_secs(5);
+
+/// How often is looked.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Runs of a page of history.
 const PAGE: u32 = 1000;
@@ -44,21 +58,26 @@ pub(super) async fn backfill(api: &Api, request: BackfillJob) -> Result<Backfill
     let (job, _) = api.definitions.job(id.as_str()).await?;
     fits(&job, wanted)?;
     let instants = instants(&job, from, to)?;
+    let place = place(api, &job, now).await?;
+    known_by_history(api).await?;
     let runs = runs(api, &job, from, to).await?;
-    let left: Vec<(i64, u32)> = instants
-        .iter()
-        .filter_map(|at| {
-            let known = runs.get(at).copied().unwrap_or_default();
-            (request.again || !known.ran).then_some((*at, known.backfills))
-        })
-        .collect();
+    let (mut left, mut to_come) = (Vec::new(), 0);
+    for at in &instants {
+        match runs.get(at) {
+            None if place.is_some_and(|place| *at > place.timestamp_millis()) => to_come += 1,
+            None => left.push((*at, 0)),
+            Some(known) if request.again || !known.ran => left.push((*at, known.backfills)),
+            Some(_) => {}
+        }
+    }
     let backfill = Backfill { id: Uuid::now_v7().simple().to_string(), left };
     let answer = Backfilled {
         job: id.to_string(),
         backfill: backfill.id.clone(),
         instants: instants.len(),
         to_run: backfill.left.len(),
-        left_out: instants.len() - backfill.left.len(),
+        left_out: instants.len() - backfill.left.len() - to_come,
+        to_come,
         known: runs.values().map(|known| known.backfills as usize).sum(),
         from,
         to,
@@ -70,22 +89,16 @@ pub(super) async fn backfill(api: &Api, request: BackfillJob) -> Result<Backfill
         Overlap::Queue | Overlap::Skip | Overlap::Replace => Overlap::Queue,
     });
     has_room(api).await?;
+    let whose = (job.spec.app.clone(), job.spec.handler.clone());
+    let at = DateTime::from_timestamp_millis(first).unwrap_or(from);
+    let id = format!("backfill.{}", backfill.id);
+    let kind = Trigger::Backfill;
     let trigger = TriggerRequest {
-        v: 1,
-        id: format!("backfill.{}", backfill.id),
-        job: job.spec.id.clone(),
-        app: job.spec.app.clone(),
-        handler: job.spec.handler.clone(),
-        trigger: Trigger::Backfill,
-        run: Uuid::nil(),
-        at: DateTime::from_timestamp_millis(first).unwrap_or(from),
         by: request.by,
-        params: None,
-        instance: None,
         overlap: Some(policy.as_str().to_owned()),
         backfill: Some(backfill),
-        retry: None,
-        since: None,
+        // Each instant makes a run of its own, and this none.
+        ..TriggerRequest::new(id, job.spec.id.clone(), whose, kind, Uuid::nil(), at)
     };
     let body = serde_json::to_vec(&trigger)
         .map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
@@ -97,6 +110,50 @@ pub(super) async fn backfill(api: &Api, request: BackfillJob) -> Result<Backfill
 
 fn shown(at: DateTime<Utc>) -> String {
     at.to_rfc3339_opts(SecondsFormat::AutoSi, true)
+}
+
+/// Up to where the schedule has surely done with the job's instants: what it has not recorded after
+/// that is still to come, because of `spread`, or as the job catches up. Nothing of a job that is paused.
+async fn place(api: &Api, job: &Job, now: DateTime<Utc>) -> Result<Option<DateTime<Utc>>, Problem> {
+    if job.is_paused(now) {
+        return Ok(None);
+    }
+    let marks = cursor::all(&api.buckets).await.map_err(unreadable)?;
+    // Where no scheduler has been yet, the first one begins with what is due when it comes.
+    let watermark = marks.values().map(|mark| mark.handled).min().unwrap_or(now);
+    // In this order: a cursor is stored before a watermark passes its job.
+    let lagging = cursor::of_jobs(&api.buckets).await.map_err(unreadable)?;
+    let own = lagging.get(&job.spec.id).filter(|cursor| cursor.since == job.meta.since);
+    let own = own.and_then(|cursor| DateTime::from_timestamp_millis(cursor.handled_ms));
+    let definition = Definition::of(job.clone(), 0)
+        .map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
+    Ok(Some(recover::place(&definition, own.unwrap_or(watermark).min(watermark).min(now))))
+}
+
+/// Waits until history knows all that is recorded by now.
+async fn known_by_history(api: &Api) -> Result<(), Problem> {
+    let js = api.nats.js();
+    let stream = api.nats.names().results_stream();
+    let last = history::stream_info(js, &stream).await.map_err(unreadable)?.last_seq;
+    if last == 0 {
+        return Ok(());
+    }
+    let end = Instant::now() + TAKEN_IN;
+    loop {
+        let writer = history::consumer_info(js, &stream, LOG_WRITER).await.map_err(unreadable)?;
+        let behind = match &writer {
+            Some(writer) if writer.ack_floor >= last => return Ok(()),
+            Some(writer) if writer.pending == 0 && writer.ack_pending == 0 => return Ok(()),
+            Some(writer) => writer.pending + writer.ack_pending,
+            None => last,
+        };
+        if Instant::now() >= end {
+            return Err(Problem::unavailable(format!(
+                "history has yet to take in {behind} messages of what happened, so it cannot be said which instants ran: see that a log writer runs, and try again"
+            )));
+        }
+        sleep(LOOK).await;
+    }
 }
 
 /// The job's instants in the period, in milliseconds.

@@ -11,6 +11,7 @@ use super::Api;
 use super::apply::fires;
 use super::definitions::{Stored, job_id, unreadable};
 use super::problem::Problem;
+use super::runs::page_size;
 use super::wire::{JobView, ListJobs, NextFires, OneJob, Page, Upcoming, UpcomingFire};
 
 /// How many jobs a page has when nothing is said, and at most.
@@ -25,7 +26,7 @@ const MOST_FIRES: usize = 1_000;
 
 /// The jobs that the filters let through, by id.
 pub(super) async fn list(api: &Api, request: ListJobs) -> Result<Page<JobView>, Problem> {
-    let limit = request.limit.unwrap_or(PAGE).clamp(1, MOST);
+    let limit = page_size(request.limit, PAGE, MOST)?;
     let mut page = Page { items: Vec::new(), next: None };
     let mut bytes = 0;
     for (id, stored) in api.definitions.all().await? {

@@ -12,8 +12,8 @@ use taskparty_nats::history::{self, Record, Start};
 use super::Api;
 use super::definitions::unreadable;
 use super::problem::Problem;
-use super::runs::detail;
-use super::wire::{LogLine, LogPage, OneRun, RunLogs};
+use super::runs::{detail, page_size};
+use super::wire::{LogLine, LogPage, RunLogs};
 
 /// How many messages a page has when nothing is said, and at most.
 const PAGE: usize = 500;
@@ -30,11 +30,10 @@ const CLOCKS: TimeDelta = TimeDelta::seconds(30);
 
 /// A page of what the run's handlers wrote.
 pub(super) async fn logs(api: &Api, request: RunLogs) -> Result<LogPage, Problem> {
-    let named = OneRun { run: request.run, job: request.job, key: request.key };
-    let run = detail(api, &named).await?.run;
+    let run = detail(api, &request.named()).await?.run;
     // Before the lines are read: what is written after this is on the next page.
     let ended = run.state.is_terminal();
-    let limit = request.limit.unwrap_or(PAGE).clamp(1, MOST);
+    let limit = page_size(request.limit, PAGE, MOST)?;
     let began = run.fired_at.or(run.fire_time).or(run.started_at);
     let start = match (request.after_seq, began) {
         (0, Some(began)) => Start::Time(began - CLOCKS),

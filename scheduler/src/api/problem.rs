@@ -88,6 +88,10 @@ pub struct Problem {
     /// For a conflict: the revision that is there; 0 for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<u64>,
+    /// Where several jobs were to be saved: how many of them, in their order, were saved before this. To
+    /// send them all again changes nothing of those.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saved: Option<usize>,
 }
 
 /// A field that is wrong.
@@ -117,6 +121,7 @@ impl Problem {
             detail: detail.into(),
             errors: Vec::new(),
             revision: None,
+            saved: None,
         }
     }
 

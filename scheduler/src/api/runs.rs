@@ -44,7 +44,7 @@ pub(super) async fn list(api: &Api, request: ListRuns) -> Result<Page<RunRow>, P
                 wrong("after", after, "send the `next` of an earlier answer".into())
             })?),
         };
-    let limit = request.limit.unwrap_or(50).clamp(1, MOST);
+    let limit = page_size(request.limit, 50, MOST)?;
     let filter = RunFilter {
         job,
         states,
@@ -86,6 +86,20 @@ pub(super) async fn detail(api: &Api, named: &OneRun) -> Result<RunDetail, Probl
         _ => return Err(Problem::invalid("name the run by `run`, or by `job` and `key`")),
     };
     store.run(id).await.map_err(unavailable)?.ok_or_else(|| Problem::no_run(&id.to_string()))
+}
+
+/// How many items a page has: `default` where nobody says, and never more than `most`.
+pub(super) fn page_size(
+    limit: Option<usize>,
+    default: usize,
+    most: usize,
+) -> Result<usize, Problem> {
+    match limit {
+        Some(0) => {
+            Err(Problem::field("limit", Some("0".into()), format!("it is from 1 to {most}")))
+        }
+        limit => Ok(limit.unwrap_or(default).min(most)),
+    }
 }
 
 pub(super) fn unavailable(error: StoreError) -> Problem {

@@ -218,24 +218,11 @@ fn message(
     let since = job.meta.since;
     let at = due.unwrap_or(now);
     let at = DateTime::from_timestamp_millis(at.timestamp_millis()).unwrap_or(at);
-    TriggerRequest {
-        v: 1,
-        id: trigger_id.into(),
-        job: job.spec.id.clone(),
-        app: job.spec.app.clone(),
-        handler: job.spec.handler.clone(),
-        trigger: if due.is_some() { Trigger::Delayed } else { Trigger::Manual },
-        run: fire.run(api.nats.names().prefix(), since.timestamp_millis(), at),
-        at,
-        by,
-        params,
-        instance: None,
-        overlap: None,
-        backfill: None,
-        retry: None,
-        // It stands for itself: an edit or a pause of the job does not end it.
-        since: None,
-    }
+    let kind = if due.is_some() { Trigger::Delayed } else { Trigger::Manual };
+    let run = fire.run(api.nats.names().prefix(), since.timestamp_millis(), at);
+    let whose = (job.spec.app.clone(), job.spec.handler.clone());
+    // Without `since`: it stands for itself, an edit or a pause of the job does not end it.
+    TriggerRequest { by, params, ..TriggerRequest::new(trigger_id, fire.job, whose, kind, run, at) }
 }
 
 fn delay_subject(api: &Api, job: &JobId, trigger_id: &str) -> String {

@@ -1,5 +1,6 @@
 //! Ids and chances that are derived from a run, so that whoever decides again decides the same.
 
+use taskparty_common::name::JobId;
 use uuid::Uuid;
 
 /// The id of the alert that a run failed for good, after so many retries by hand.
@@ -13,6 +14,11 @@ pub(super) fn alert(run: Uuid, round: u32) -> String {
 /// The id of the alert that a job is paused after this run.
 pub(super) fn paused(run: Uuid) -> String {
     format!("{run}.paused")
+}
+
+/// The id of the alert that this job does not follow this run, as they go round in a circle.
+pub(super) fn circle(run: Uuid, job: &JobId) -> String {
+    format!("{run}.circle.{job}")
 }
 
 /// The id of the alert that messages were set aside, from the sequence of the first.

@@ -19,8 +19,9 @@ use taskparty_nats::publish::Draft;
 use taskparty_nats::subject::Names;
 use tokio_util::sync::CancellationToken;
 
+use super::Parts;
+use super::follow::{self, Follows};
 use super::policy::Policy;
-use super::{Parts, follow};
 use crate::alarm::TRIGGERS_FULL;
 use crate::store::{OutboxKind, Posting, StoreError};
 
@@ -147,7 +148,11 @@ async fn publish(parts: &Parts, posting: &Posting) -> Result<(), Put> {
     }
     let draft = match posting.kind {
         OutboxKind::Release | OutboxKind::Strike => None,
-        OutboxKind::Then => follow::then(parts, posting).await?,
+        OutboxKind::Then => match follow::then(parts, posting).await? {
+            Follows::Now(draft) => Some(draft),
+            Follows::Before => return Ok(()),
+            Follows::Unknown => None,
+        },
         OutboxKind::Retry | OutboxKind::Turn => retry(names, posting),
         OutboxKind::Next => next(names, posting),
         OutboxKind::Alert => alert(names, posting),
@@ -191,20 +196,9 @@ fn retry(names: &Names, posting: &Posting) -> Option<Draft> {
     let run = posting.run.as_ref()?;
     let fired = run.fired.as_ref()?;
     let due = posting.due?;
+    let whose = (run.app.clone(), fired.handler.clone());
     let request = TriggerRequest {
-        v: 1,
-        id: posting.id.clone(),
-        job: run.job.clone(),
-        app: run.app.clone(),
-        handler: fired.handler.clone(),
-        trigger: Trigger::Retry,
-        run: run.id,
-        at: due,
-        by: String::new(),
-        params: fired.params.clone().and_then(|params| RawValue::from_string(params).ok()),
-        instance: None,
-        overlap: None,
-        backfill: None,
+        params: raw(fired.params.as_ref()),
         retry: Some(RetryOf {
             revision: fired.revision,
             since: fired.since,
@@ -216,7 +210,7 @@ fn retry(names: &Names, posting: &Posting) -> Option<Draft> {
             },
             definition: RawValue::from_string(posting.definition.clone()?).ok()?,
         }),
-        since: None,
+        ..TriggerRequest::new(&posting.id, run.job.clone(), whose, Trigger::Retry, run.id, due)
     };
     let subject = names.delay(&posting.id);
     let body = serde_json::to_vec(&request).ok()?;
@@ -228,23 +222,12 @@ fn next(names: &Names, posting: &Posting) -> Option<Draft> {
     let run = posting.run.as_ref()?;
     let fired = run.fired.as_ref()?;
     let due = posting.due?;
-    let id = FireId::trigger(run.job.clone(), posting.id.clone());
+    let whose = (run.app.clone(), fired.handler.clone());
+    let fire = FireId::trigger(run.job.clone(), posting.id.clone());
+    let made = fire.run(names.prefix(), fired.since.timestamp_millis(), due);
     let request = TriggerRequest {
-        v: 1,
-        id: posting.id.clone(),
-        job: run.job.clone(),
-        app: run.app.clone(),
-        handler: fired.handler.clone(),
-        trigger: Trigger::Schedule,
-        run: id.run(names.prefix(), fired.since.timestamp_millis(), due),
-        at: due,
-        by: String::new(),
-        params: None,
-        instance: None,
-        overlap: None,
-        backfill: None,
-        retry: None,
         since: Some(fired.since),
+        ..TriggerRequest::new(&posting.id, fire.job, whose, Trigger::Schedule, made, due)
     };
     let subject = names.next_delay(&run.job);
     let body = serde_json::to_vec(&request).ok()?;
@@ -257,25 +240,21 @@ fn again(names: &Names, posting: &Posting) -> Option<Draft> {
     let due = posting.due?;
     let planned = run.planned.as_ref()?;
     let Identity::Trigger(id) = FireId::from_lock_key(&planned.lock)?.identity else { return None };
+    let whose = (run.app.clone(), planned.handler.clone());
+    let (job, at) = (run.job.clone(), planned.fire_time);
     let request = TriggerRequest {
-        v: 1,
-        id,
-        job: run.job.clone(),
-        app: run.app.clone(),
-        handler: planned.handler.clone(),
-        trigger: planned.trigger,
-        run: run.id,
-        at: planned.fire_time,
-        by: String::new(),
-        params: planned.params.clone().and_then(|params| RawValue::from_string(params).ok()),
-        instance: None,
-        overlap: None,
-        backfill: None,
-        retry: None,
-        since: None,
+        params: raw(planned.params.as_ref()),
+        by: planned.said.by.clone(),
+        instance: planned.said.instance.clone(),
+        overlap: planned.said.overlap.clone(),
+        ..TriggerRequest::new(id, job, whose, planned.trigger, run.id, at)
     };
     let body = serde_json::to_vec(&request).ok()?;
     Some(Draft::new(names.trigger(&run.job), body).id(message_id(posting, due)))
+}
+
+fn raw(json: Option<&String>) -> Option<Box<RawValue>> {
+    RawValue::from_string(json?.clone()).ok()
 }
 
 fn alert(names: &Names, posting: &Posting) -> Option<Draft> {

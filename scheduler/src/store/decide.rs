@@ -86,13 +86,13 @@ impl Posted {
                 attempt: None,
                 due: Some(*due),
             },
-            Decision::Then { run, job, due } => Self {
+            Decision::Then { run, job } => Self {
                 id: format!("{}.{job}", then_id(*run)),
                 kind: OutboxKind::Then,
                 run: Some(*run),
                 shard: None,
                 attempt: None,
-                due: Some(*due),
+                due: None,
             },
             Decision::Strike { run } => Self {
                 id: format!("{run}.strike"),

@@ -192,8 +192,8 @@ fn upper(filter: &RunFilter) -> Vec<u8> {
     blob(filter.after.map_or(until, |after| after.min(until)).as_bytes())
 }
 
-/// The lowest id of a run at `at`.
-fn first_at(at: DateTime<Utc>) -> Uuid {
+/// The lowest id of a run at `at`: ids begin with the instant.
+pub(super) fn first_at(at: DateTime<Utc>) -> Uuid {
     let ms = u64::try_from(at.timestamp_millis()).unwrap_or(0).min((1 << 48) - 1);
     Uuid::from_u128(u128::from(ms) << 80)
 }

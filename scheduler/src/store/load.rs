@@ -10,14 +10,14 @@ use uuid::Uuid;
 use super::read::{Columns, blob};
 use super::sql::Blocks;
 use super::{
-    Attempt, CancelPart, Digest, FiredPart, PlannedPart, Run, SkippedPart, StoreError, Tx,
+    Attempt, CancelPart, Digest, FiredPart, PlannedPart, Run, Said, SkippedPart, StoreError, Tx,
 };
 
 /// The columns of a run, in the order in which [`run`] reads them and [`super::save`] writes them.
 pub(super) const RUN: &str = "id, job, app, state, handler, lock_key, revision, since, definition, \
     owner, trigger_kind, trigger_result, trigger_message, skip_reason, skip_count, skip_first, \
     fire_time, fired_at, start_by, shards, params, code, attempts, started_at, ended_at, \
-    cancel_requested_at, cancel_requested_by, round";
+    cancel_requested_at, cancel_requested_by, round, said";
 
 /// The columns of an attempt, likewise.
 pub(super) const ATTEMPT: &str = "run, shard, attempt, state, outcome, code, message, output, \
@@ -102,7 +102,7 @@ pub(super) fn run(row: &SqliteRow) -> Result<(Run, u32), StoreError> {
     let job = c.parsed(|text| JobId::new(text).ok())?;
     let app = c.parsed(|text| App::new(text).ok())?;
     let state = c.parsed(RunState::from_word)?;
-    let (planned, fired) = trigger(&mut c)?;
+    let (mut planned, fired) = trigger(&mut c)?;
     let code = c.maybe_parsed(Code::from_word)?;
     let attempts = c.count()?;
     let started_at = c.maybe_time()?;
@@ -111,6 +111,9 @@ pub(super) fn run(row: &SqliteRow) -> Result<(Run, u32), StoreError> {
     let cancel_by = c.string()?;
     let cancel = cancel_at.map(|at| CancelPart { at, by: cancel_by });
     let round = c.count()?;
+    if let (Some(planned), Some(said)) = (&mut planned, c.maybe_json()?) {
+        planned.said = said;
+    }
     let run = Run {
         id,
         job,
@@ -159,6 +162,7 @@ fn trigger(c: &mut Columns<'_>) -> Result<(Option<PlannedPart>, Option<FiredPart
                 trigger: trigger?,
                 fire_time: fire_time?,
                 params,
+                said: Said::default(),
             })
         })();
         return Ok((planned, None));

@@ -13,6 +13,7 @@
 
 mod audit;
 mod decide;
+mod decision;
 mod error;
 mod identity;
 mod list;
@@ -38,12 +39,13 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 pub use decide::SetAside;
+pub use decision::{AlertPart, Decision};
 pub use error::StoreError;
 use identity::Identity;
 pub use outbox::{OutboxKind, Posting};
 pub use record::{
-    AlertPart, Attempt, CancelPart, Decision, Digest, Ending, FiredPart, Note, PlannedPart,
-    ProgressPart, Run, SkippedPart, Then,
+    Attempt, CancelPart, Digest, Ending, FiredPart, Note, PlannedPart, ProgressPart, Run, Said,
+    SkippedPart, Then,
 };
 pub use rows::{AlertRow, AttemptRow, Page, PendingRow, RunDetail, RunFilter, RunRow};
 pub use save::Definition;

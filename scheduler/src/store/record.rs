@@ -131,6 +131,22 @@ pub struct PlannedPart {
     pub fire_time: DateTime<Utc>,
     /// Params of this run alone, as JSON.
     pub params: Option<String>,
+    /// What else it says.
+    pub said: Said,
+}
+
+/// What whoever made a delayed trigger said of its run, beside the params.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Said {
+    /// Who; empty when that is not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub by: String,
+    /// The only executor that may run it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<Instance>,
+    /// What it does while an earlier run goes on: the word of a policy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlap: Option<String>,
 }
 
 /// Somebody asked for a run to stop.
@@ -316,93 +332,4 @@ impl Then {
     fn is_retry(&self) -> bool {
         *self == Self::Retry
     }
-}
-
-/// An alert to keep and to publish.
-#[derive(Debug, Clone, PartialEq)]
-pub struct AlertPart {
-    /// Its id: the same alert decided twice has the same.
-    pub id: String,
-    /// What happened: `failed`, `paused`, `set_aside`.
-    pub kind: &'static str,
-    /// The job; none when it is about no job.
-    pub job: Option<JobId>,
-    /// The run.
-    pub run: Option<Uuid>,
-    /// The run's final state.
-    pub state: Option<RunState>,
-    /// What exactly went wrong.
-    pub code: Option<Code>,
-    /// A sentence for people.
-    pub message: String,
-    /// How many attempts were made.
-    pub attempts: u32,
-    /// The nominal instant of the run.
-    pub fire_time: Option<DateTime<Utc>>,
-    /// When it was decided.
-    pub at: DateTime<Utc>,
-}
-
-/// What follows from a transition, to be published after its commit.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Decision {
-    /// Try the shard again at `due`.
-    Retry {
-        /// The run.
-        run: Uuid,
-        /// Which shard.
-        shard: u32,
-        /// The attempt to make.
-        attempt: u32,
-        /// When.
-        due: DateTime<Utc>,
-    },
-    /// Tell people.
-    Alert(AlertPart),
-    /// Try the shard again as soon as the run, which had ended, has a place anew.
-    Turn {
-        /// The run.
-        run: Uuid,
-        /// Which shard.
-        shard: u32,
-        /// The attempt to make.
-        attempt: u32,
-        /// When that was decided.
-        due: DateTime<Utc>,
-    },
-    /// Give back the run's place.
-    Release {
-        /// The run that ended.
-        run: Uuid,
-        /// How many times it had been retried by hand.
-        round: u32,
-    },
-    /// Start the next run of a fixed delay at `due`.
-    Next {
-        /// The run that ended.
-        run: Uuid,
-        /// When the next is due.
-        due: DateTime<Utc>,
-    },
-    /// Trigger a job that follows on the success of this one.
-    Then {
-        /// The run that succeeded.
-        run: Uuid,
-        /// The job that follows.
-        job: JobId,
-        /// When it was decided.
-        due: DateTime<Utc>,
-    },
-    /// Pause the job, if this was the last of too many failed runs in a row.
-    Strike {
-        /// The run that failed.
-        run: Uuid,
-    },
-    /// Trigger a planned run whose trigger is gone.
-    Again {
-        /// The run.
-        run: Uuid,
-        /// When.
-        due: DateTime<Utc>,
-    },
 }

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::load::{ATTEMPT, RUN};
 use super::read::{big, blob, ms};
 use super::sql::Blocks;
-use super::{Attempt, Digest, Run, StoreError, Tx};
+use super::{Attempt, Digest, Run, Said, StoreError, Tx};
 
 type Bound = Query<'static, Sqlite, SqliteArguments>;
 
@@ -145,6 +145,8 @@ fn bind_run(query: Bound, run: &Run) -> Bound {
     let trigger = run.trigger();
     let fire_time = run.fire_time();
     let params = run.params();
+    let said = run.planned.as_ref().map(|planned| &planned.said);
+    let said = said.filter(|said| **said != Said::default());
     query
         .bind(blob(run.id.as_bytes()))
         .bind(run.job.as_str().to_owned())
@@ -174,6 +176,7 @@ fn bind_run(query: Bound, run: &Run) -> Bound {
         .bind(run.cancel.as_ref().map(|cancel| ms(cancel.at)))
         .bind(run.cancel.as_ref().map(|cancel| cancel.by.clone()).filter(|by| !by.is_empty()))
         .bind(i64::from(run.round))
+        .bind(said.and_then(json))
 }
 
 fn bind_attempt(query: Bound, run: Uuid, key: (u32, u32), attempt: &Attempt) -> Bound {

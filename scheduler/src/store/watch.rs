@@ -10,6 +10,7 @@ use taskparty_common::name::{App, Handler, Instance, JobId};
 use taskparty_common::outcome::RunState;
 use uuid::Uuid;
 
+use super::list::first_at;
 use super::load::{self, ATTEMPT, RUN};
 use super::read::{Columns, blob, ms};
 use super::{Attempt, Digest, Run, Store, StoreError};
@@ -120,9 +121,7 @@ impl Store {
         by: DateTime<Utc>,
         limit: u32,
     ) -> Result<Vec<Run>, StoreError> {
-        // A run's id begins with its time.
-        let ms = u128::try_from(by.timestamp_millis()).unwrap_or(0);
-        let bound = Uuid::from_u128(ms << 80);
+        let bound = first_at(by);
         let rows = sqlx::query(AssertSqlSafe(in_state_sql("scheduled", "id <")))
             .bind(blob(bound.as_bytes()))
             .bind(i64::from(limit))
@@ -150,7 +149,7 @@ impl Store {
     }
 
     /// Whether the last `count` runs of `job` since `since` that ended by themselves all failed. What
-    /// was left out or cancelled does not count.
+    /// was left out or cancelled does not count, nor an instant of before that was made up for.
     pub(crate) async fn all_failed(
         &self,
         job: &JobId,
@@ -161,6 +160,7 @@ impl Store {
             .bind(job.as_str().to_owned())
             .bind(ms(since))
             .bind(i64::from(count))
+            .bind(blob(first_at(since).as_bytes()))
             .fetch_all(self.readers())
             .await?;
         let mut ends = Vec::with_capacity(rows.len());
@@ -171,6 +171,25 @@ impl Store {
         ends.sort_unstable_by_key(|(run, _)| std::cmp::Reverse(*run));
         ends.truncate(count as usize);
         Ok(ends.len() == count as usize && ends.iter().all(|(_, state)| state.is_failure()))
+    }
+
+    /// Whether anything is known of `run`.
+    pub(crate) async fn knows(&self, run: Uuid) -> Result<bool, StoreError> {
+        Ok(self.fire_of(run).await?.is_some())
+    }
+
+    /// The job of `run` and the key of its lock, which is not known before its fired record.
+    pub(crate) async fn fire_of(
+        &self,
+        run: Uuid,
+    ) -> Result<Option<(JobId, Option<String>)>, StoreError> {
+        let row = sqlx::query("SELECT job, lock_key FROM runs WHERE id = $1")
+            .bind(blob(run.as_bytes()))
+            .fetch_optional(self.readers())
+            .await?;
+        let Some(row) = row else { return Ok(None) };
+        let mut c = Columns::of(&row);
+        Ok(Some((c.parsed(|text| JobId::new(text).ok())?, c.maybe_string()?)))
     }
 
     /// Those of `runs` that have ended.
@@ -200,6 +219,7 @@ impl Store {
         let rows = sqlx::query(AssertSqlSafe(last_of_chain_sql()))
             .bind(job.as_str().to_owned())
             .bind(ms(since))
+            .bind(blob(first_at(since).as_bytes()))
             .fetch_all(self.readers())
             .await?;
         let mut newest: Option<LastOfChain> = None;
@@ -279,24 +299,27 @@ fn open_attempts_sql() -> String {
     format!("SELECT {ATTEMPT} FROM attempts WHERE run = $1 AND outcome IS NULL")
 }
 
+/// The last ends of each kind since $2. Ids begin with the instant, so that what is older than `since`
+/// ($4, as an id) is not walked.
 pub(super) fn last_ends_sql() -> String {
     let counts = |state: &RunState| state.is_failure() || *state == RunState::Succeeded;
     let part = |state: &RunState| {
         format!(
             "SELECT * FROM (SELECT id, state FROM runs WHERE job = $1 AND state = '{state}' AND \
-             since = $2 ORDER BY id DESC LIMIT $3) AS of_{state}"
+             since = $2 AND id >= $4 ORDER BY id DESC LIMIT $3) AS of_{state}"
         )
     };
     let states = RunState::ALL.iter().map(|(_, state)| state).filter(|state| counts(state));
     states.map(part).collect::<Vec<_>>().join(" UNION ALL ")
 }
 
+/// The newest run in each state since $2, likewise ($3).
 pub(super) fn last_of_chain_sql() -> String {
     let part = |state: &RunState| {
         format!(
             "SELECT * FROM (SELECT id, state, ended_at FROM runs WHERE job = $1 AND \
              state = '{state}' AND trigger_kind IN ('schedule', 'misfire') AND since = $2 \
-             ORDER BY id DESC LIMIT 1) AS of_{state}"
+             AND id >= $3 ORDER BY id DESC LIMIT 1) AS of_{state}"
         )
     };
     let parts: Vec<String> = RunState::ALL.iter().map(|(_, state)| part(state)).collect();

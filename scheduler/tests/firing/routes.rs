@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use taskparty_common::fire::{Fired, Plan};
+use taskparty_common::backfill::Backfill;
+use taskparty_common::fire::{Fired, Plan, TriggerRequest};
 use taskparty_common::job::Job;
 use taskparty_common::name::Instance;
-use taskparty_common::outcome::TriggerResult;
+use taskparty_common::outcome::{Trigger, TriggerResult};
 use taskparty_nats::bucket::Buckets;
+use taskparty_nats::history::{delete_message, stream_info};
 use taskparty_nats::subject::Bucket;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -151,4 +153,42 @@ async fn whoever_completes_a_fire_dispatches_to_the_executor_that_its_lock_names
     let first = taskparty_nats::history::message(rig.nats.js(), &stream, 1).await.unwrap().unwrap();
     assert_eq!(first.subject, format!("taskparty.direct.shop.b.settle.{}.0.1", request.run));
     futures::future::join_all(scheduler.into_iter().map(Scheduler::stop)).await;
+}
+
+#[tokio::test]
+async fn a_backfill_waits_while_work_that_is_for_one_executor_alone_waits_there() {
+    let rig = Rig::start().await;
+    let schedulers = [rig.scheduler().await];
+    let _live = live(&rig, &["a"]);
+    see(&schedulers, 1).await;
+    let job = rig.save(routed("past", json!({ "route": "first" }))).await;
+    let left = (0..3).map(|n| (1_700_000_000_000 + n, 0)).collect();
+    let steps = TriggerRequest {
+        trigger: Trigger::Backfill,
+        backfill: Some(Backfill { id: "b".into(), left }),
+        ..request(&rig, &job, "backfill.b")
+    };
+    send(&rig, &steps).await;
+    for count in 1..=3 {
+        let all = rig.fired_until(|fired| fired.len() >= count).await;
+        assert_eq!(all[count - 1].plan.targets, [Instance::new("a").unwrap()]);
+        if count == 3 {
+            break;
+        }
+        // It is put back twice and comes again.
+        let triggers = || stream_info(rig.nats.js(), "TASKPARTY_TRIGGERS");
+        let before = triggers().await.unwrap().last_seq;
+        let put_back = async {
+            while triggers().await.unwrap().last_seq < before + 4 {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(crate::rig::PATIENCE, put_back).await.unwrap();
+        assert_eq!(rig.fired().await.len(), count, "the one before waits for the executor");
+        // The executor takes it.
+        let work = stream_info(rig.nats.js(), "TASKPARTY_DISPATCH_shop").await.unwrap();
+        delete_message(rig.nats.js(), "TASKPARTY_DISPATCH_shop", work.last_seq).await.unwrap();
+    }
+    let [scheduler] = schedulers;
+    scheduler.stop().await;
 }

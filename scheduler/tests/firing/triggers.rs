@@ -19,22 +19,11 @@ use crate::rig::{PATIENCE, Rig, job};
 pub(crate) fn request(rig: &Rig, job: &Job, id: &str) -> TriggerRequest {
     let at = rig.clock.now();
     let fire = FireId::trigger(job.spec.id.clone(), id);
+    let run = fire.run(rig.nats.names().prefix(), job.meta.since.timestamp_millis(), at);
+    let whose = (job.spec.app.clone(), job.spec.handler.clone());
     TriggerRequest {
-        v: 1,
-        id: id.into(),
-        job: job.spec.id.clone(),
-        app: job.spec.app.clone(),
-        handler: job.spec.handler.clone(),
-        trigger: Trigger::Manual,
-        run: fire.run(rig.nats.names().prefix(), job.meta.since.timestamp_millis(), at),
-        at,
         by: "test".into(),
-        params: None,
-        instance: None,
-        overlap: None,
-        backfill: None,
-        retry: None,
-        since: None,
+        ..TriggerRequest::new(id, fire.job, whose, Trigger::Manual, run, at)
     }
 }
 
@@ -202,4 +191,20 @@ async fn what_is_no_trigger_is_dropped_and_harms_no_other() {
     scheduler.stop().await;
     assert_eq!(fired.len(), 1);
     assert_eq!(rig.messages("TASKPARTY_TRIGGERS").await, 0);
+}
+
+#[tokio::test]
+async fn a_trigger_that_is_not_to_run_is_on_record_with_its_reason_and_nothing_is_dispatched() {
+    let rig = Rig::start().await;
+    let scheduler = rig.scheduler().await;
+    let job = on_demand(&rig).await;
+    send(&rig, &TriggerRequest { refused: "in a circle".into(), ..request(&rig, &job, "no") })
+        .await;
+    let fired = rig.fired_until(|fired| !fired.is_empty()).await;
+    assert_eq!(
+        (fired[0].result, fired[0].message.as_str()),
+        (TriggerResult::Refused, "in a circle")
+    );
+    assert!(rig.locks().await.is_empty());
+    scheduler.stop().await;
 }

@@ -147,6 +147,8 @@ async fn a_delayed_trigger_is_removed_unless_it_has_been_fired() {
             fire_time: fired.fire_time,
             by: String::new(),
             params: None,
+            instance: None,
+            overlap: None,
         };
         let key = fired.lock.rsplit('.').next().unwrap();
         let names = rig.nats.names();

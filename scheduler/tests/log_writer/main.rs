@@ -5,6 +5,7 @@
 
 mod cancel;
 mod decisions;
+mod follows;
 mod outage;
 mod rig;
 mod sweep;

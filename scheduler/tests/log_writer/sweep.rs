@@ -2,10 +2,12 @@
 
 use chrono::TimeDelta;
 use serde_json::json;
-use taskparty_common::outcome::{Code, Outcome, RunState, TriggerResult};
+use taskparty_common::fire::{FireId, Scheduled, TriggerRequest};
+use taskparty_common::name::{Instance, Prefix};
+use taskparty_common::outcome::{Code, Outcome, RunState, Trigger, TriggerResult};
 use taskparty_nats::consume::{Pull, PullConfig};
 
-use crate::rig::{Rig, app, handler, in_state, result, spec, started, until};
+use crate::rig::{Rig, app, handler, in_state, job, result, spec, started, until};
 
 #[tokio::test]
 async fn what_nobody_started_in_time_is_removed_and_ends() {
@@ -95,5 +97,26 @@ async fn without_a_timeout_a_run_is_lost_when_its_dispatch_is_gone_and_no_result
     rig.begin(&started(&fired)).await;
     let run = in_state(&writer.store, fired.run, RunState::Lost).await;
     assert_eq!(run.run.code, Some(Code::ExecutorLost));
+    writer.stop().await;
+}
+
+#[tokio::test]
+async fn a_planned_run_whose_trigger_went_missing_is_triggered_as_it_was_asked_for() {
+    let rig = Rig::start().await;
+    let writer = rig.log_writer().await;
+    let at = chrono::SubsecRound::trunc_subsecs(rig.clock.now() - TimeDelta::seconds(20), 3);
+    let fire = FireId::trigger(job(), "order-1");
+    let run = fire.run(&Prefix::default(), 0, at);
+    let asked = TriggerRequest {
+        by: "ada".into(),
+        instance: Instance::new("till-1").ok(),
+        overlap: Some("skip".into()),
+        params: Some(serde_json::value::to_raw_value(&json!({ "order": 1 })).unwrap()),
+        ..TriggerRequest::new("order-1", job(), (app(), handler()), Trigger::Delayed, run, at)
+    };
+    rig.publish(&rig.nats.names().scheduled(&app()), &Scheduled::from(asked.clone())).await;
+    let again = rig.trigger(&mut rig.triggers()).await;
+    let json = |trigger: &TriggerRequest| serde_json::to_value(trigger).unwrap();
+    assert_eq!(json(&again), json(&asked));
     writer.stop().await;
 }

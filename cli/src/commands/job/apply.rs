@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use futures::{StreamExt, stream};
 use serde::Serialize;
 use taskparty_scheduler::api::wire::{
-    Applied, AppliedAll, Apply, Change, Confirmation, Edited, JobView, ListJobs, OneJob,
+    Applied, AppliedAll, Apply, Change, Code, Confirmation, Edited, JobView, ListJobs, OneJob,
 };
 
 use super::super::{Outcome, labels, with_client};
@@ -169,14 +169,41 @@ fn located(mut failure: Failure, found: &[&Found], mode: Mode, done: usize) -> F
         let lines: Vec<String> = problem.errors.iter().map(ToString::to_string).collect();
         problem.detail = lines.join("\n");
     }
-    if mode == Mode::DryRun || done == 0 {
-        problem.detail.push_str("\nnothing was changed");
-    } else {
-        problem.detail.push_str(&format!(
-            "\n{done} jobs were saved before this; the rest was not: apply again when it is mended"
-        ));
-    }
+    let saved = problem.saved.map(|saved| done + saved);
+    let became = match mode {
+        Mode::DryRun => "nothing was changed".into(),
+        Mode::ForReal => {
+            let ids: Vec<&str> = found.iter().map(|found| found.spec.id.as_str()).collect();
+            became(&ids, done, (saved, problem.code))
+        }
+    };
+    problem.detail.push_str(&format!("\n{became}"));
+    problem.saved = saved;
     failure
+}
+
+/// Which of the jobs that were to be saved are, when the piece after the first `done` failed.
+fn became(ids: &[&str], done: usize, (saved, code): (Option<usize>, Code)) -> String {
+    let id = |place: usize| ids.get(place).copied().unwrap_or_default();
+    let sure = saved.unwrap_or(done);
+    let first = match sure {
+        0 => String::new(),
+        1 => format!("{} was saved before this; ", id(0)),
+        n => format!(
+            "{n} of {} jobs were saved before this, in the order of the files, the last of them {}; ",
+            ids.len(),
+            id(n - 1)
+        ),
+    };
+    let rest = match saved {
+        Some(0) if code != Code::Unavailable => return "nothing was changed".into(),
+        Some(n) if code == Code::Unavailable => {
+            format!("whether {} was is not known, what comes after it was not", id(n))
+        }
+        Some(n) => format!("{} and what comes after it was not", id(n)),
+        None => format!("whether {} and what comes after it was is not known", id(done)),
+    };
+    format!("{first}{rest}. To apply all of it again is safe: what is saved stays as it is")
 }
 
 /// The jobs that carry the labels and are in no file.
@@ -251,4 +278,49 @@ fn times(times: &[chrono::DateTime<chrono::Utc>]) -> String {
         return "(none known)".into();
     }
     times.iter().map(|at| shown_time(*at)).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn when_a_piece_fails_it_is_said_which_jobs_are_saved() {
+        let ids = ["a", "b", "c", "d"];
+        for (done, saved, code, wanted) in [
+            (0, Some(0), Code::Conflict, "nothing was changed"),
+            (
+                0,
+                Some(1),
+                Code::Conflict,
+                "a was saved before this; b and what comes after it was not.",
+            ),
+            (
+                0,
+                Some(0),
+                Code::Unavailable,
+                "whether a was is not known, what comes after it was not.",
+            ),
+            (
+                2,
+                Some(3),
+                Code::Conflict,
+                "3 of 4 jobs were saved before this, in the order of the files, the last of them c; d and",
+            ),
+            (
+                2,
+                None,
+                Code::Unavailable,
+                "the last of them b; whether c and what comes after it was is not known.",
+            ),
+        ] {
+            let said = became(&ids, done, (saved, code));
+            assert!(said.contains(wanted), "{said}");
+            assert_eq!(
+                said.ends_with("what is saved stays as it is"),
+                saved != Some(0) || code == Code::Unavailable,
+                "{said}"
+            );
+        }
+    }
 }

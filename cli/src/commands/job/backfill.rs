@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use taskparty_common::outcome::RunState;
-use taskparty_scheduler::api::wire::{BackfillJob, Backfilled, ListRuns};
+use taskparty_scheduler::api::wire::{BackfillJob, Backfilled, Code, ListRuns, OneJob, Problem};
 
 use super::super::{Outcome, instant, with_client};
 use crate::args::BackfillArgs;
@@ -40,11 +40,16 @@ pub(super) async fn run(args: BackfillArgs, config: &Config, output: Output) -> 
 }
 
 fn said(made: &Backfilled) -> String {
-    let left_out = match made.left_out {
+    let mut left_out = match made.left_out {
         0 => String::new(),
         1 => "; 1 ran and is left out (--again runs it all the same)".into(),
         n => format!("; {n} ran and are left out (--again runs them all the same)"),
     };
+    left_out.push_str(&match made.to_come {
+        0 => String::new(),
+        1 => "; 1 is still the schedule's own, and is left to it".into(),
+        n => format!("; {n} are still the schedule's own, and are left to it"),
+    });
     match made.to_run {
         0 => format!("{} has no instant to run in this period{left_out}", made.job),
         1 => format!("1 instant of {} runs{left_out}", made.job),
@@ -52,7 +57,8 @@ fn said(made: &Backfilled) -> String {
     }
 }
 
-/// Shows how far it is, on the line below, until all of it has ended.
+/// Shows how far it is, on the line below, until all of it has ended, or its job is deleted: then what is
+/// left does not run.
 async fn follow(client: &Client, made: &Backfilled) -> Result<(), Failure> {
     let say = |text: &str| {
         let _ = write!(std::io::stderr().lock(), "\r\x1b[2K{text}");
@@ -71,7 +77,24 @@ async fn follow(client: &Client, made: &Backfilled) -> Result<(), Failure> {
             return Ok(());
         }
         say(&format!("{ended} of {} have ended: {}", made.to_run, words.join(", ")));
+        if is_deleted(client, &made.job).await? {
+            say("");
+            let detail = format!(
+                "job {} was deleted: {ended} of the {} instants had ended by then; those that go on end, and the others do not run",
+                made.job, made.to_run
+            );
+            return Err(Problem::new(Code::NotFound, detail).into());
+        }
         tokio::time::sleep(LOOK).await;
+    }
+}
+
+async fn is_deleted(client: &Client, job: &str) -> Result<bool, Failure> {
+    let request = OneJob { id: job.to_owned(), by: client.by() };
+    match client.call::<Value>("job", "get", &request).await {
+        Ok(_) => Ok(false),
+        Err(failure) if failure.problem.code == Code::NotFound => Ok(true),
+        Err(failure) => Err(failure),
     }
 }
 

@@ -8,7 +8,7 @@ mod trigger;
 use taskparty_nats::clock::Clock;
 use taskparty_scheduler::api::wire::{Confirmation, Edited, JobView, ListJobs, OneJob, PauseJob};
 
-use super::{Outcome, instant_or_in, labels, with_client};
+use super::{Outcome, instant_or_in, labels, limit, with_client};
 use crate::args::{JobCommand, ListJobsArgs, OneJobArgs, PauseArgs};
 use crate::config::Config;
 use crate::failure::{Exit, Failure};
@@ -46,14 +46,14 @@ async fn list(args: ListJobsArgs, config: &Config, output: Output, clock: &Clock
         paused: args.paused,
         ..ListJobs::default()
     };
-    let limit = args.limit.unwrap_or(usize::MAX);
+    let most = args.limit.map_or(Ok(usize::MAX), limit)?;
     with_client(config, |client| async move {
         let turn = |request: &mut ListJobs, after, left: usize| {
             request.after = after;
             request.limit = Some(left.min(500));
         };
         let page =
-            client.pages::<_, JobView>(("job", "list"), request, turn, (args.after, limit)).await?;
+            client.pages::<_, JobView>(("job", "list"), request, turn, (args.after, most)).await?;
         let now = clock.now();
         output.print(&page, |page| {
             if page.items.is_empty() {

@@ -1,12 +1,12 @@
 //! Following a run until it has ended.
 
 use std::io::{IsTerminal, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use taskparty_common::outcome::RunState;
 use taskparty_nats::clock::Clock;
-use taskparty_scheduler::api::wire::{Code, OneRun};
+use taskparty_scheduler::api::wire::{Code, Nothing, OneRun, Schedulers};
 use uuid::Uuid;
 
 use super::{Outcome, people, progress, run_state, text, took};
@@ -17,12 +17,18 @@ use crate::output::{Format, Output};
 /// How often is looked.
 const LOOK: Duration = Duration::from_millis(300);
 
+/// How long no node may answer: as long as a restart of the only one may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often it is looked whether a scheduler is live, while the run is not known.
+const SCHEDULERS: Duration = Duration::from_secs(1);
+
 /// Follows the run; on a terminal with a line that says where it is. Then prints it, and exits with
 /// its outcome.
 ///
 /// There is no deadline: a run may take as long as it likes, and Ctrl-C ends the waiting, not the run.
-/// A node that does not answer for a while is waited for by the same reasoning, but not for ever: its
-/// error ends it.
+/// A node that does not answer is waited for by the same reasoning, but not for ever: when none has
+/// answered for [`PATIENCE`], that ends it.
 pub(crate) async fn until_ended(
     client: &Client,
     run: Uuid,
@@ -32,8 +38,13 @@ pub(crate) async fn until_ended(
     let watched = output.format() == Format::Table && std::io::stderr().is_terminal();
     let named = OneRun { run: Some(run.to_string()), ..OneRun::default() };
     let mut line = Line { watched, last: String::new() };
+    let mut nodes = Nodes { silent: None, looked: Instant::now(), told: false };
     let ended = loop {
-        match client.call::<Value>("run", "get", &named).await {
+        let answer = client.call::<Value>("run", "get", &named).await;
+        if !matches!(&answer, Err(failure) if failure.problem.code == Code::Unavailable) {
+            nodes.silent = None;
+        }
+        match answer {
             Ok(found) => {
                 let state = RunState::from_word(text(&found, "state"));
                 if state.is_some_and(RunState::is_terminal) {
@@ -42,7 +53,23 @@ pub(crate) async fn until_ended(
                 line.say(&shown(&found));
             }
             // It may be too new for the history; or nobody fires just now.
-            Err(failure) if failure.problem.code == Code::NotFound => line.say("not fired yet"),
+            Err(failure) if failure.problem.code == Code::NotFound => {
+                line.say("not fired yet");
+                nodes.look_for_schedulers(client, &mut line, output).await;
+            }
+            Err(failure) if failure.problem.code == Code::Unavailable => {
+                let since = *nodes.silent.get_or_insert_with(|| {
+                    line.end();
+                    let (why, patience) = (&failure.problem.detail, PATIENCE.as_secs());
+                    output.warn(&format!(
+                        "{why}; the run goes on, and an answer is waited for, for up to {patience} s"
+                    ));
+                    Instant::now()
+                });
+                if since.elapsed() >= PATIENCE {
+                    return Err(failure);
+                }
+            }
             Err(failure) => return Err(failure),
         }
         tokio::time::sleep(LOOK).await;
@@ -57,6 +84,32 @@ pub(crate) async fn until_ended(
     }
     let good = text(&ended, "state") == "succeeded";
     Ok(if good { Exit::Done } else { Exit::Unsuccessful })
+}
+
+/// What is known of the nodes while a run is followed.
+struct Nodes {
+    /// Since when none answers.
+    silent: Option<Instant>,
+    /// When it was last looked whether a scheduler is live.
+    looked: Instant,
+    /// It was said that there is none.
+    told: bool,
+}
+
+impl Nodes {
+    /// Says so, once, when the run waits because no scheduler is live.
+    async fn look_for_schedulers(&mut self, client: &Client, line: &mut Line, output: Output) {
+        if self.told || self.looked.elapsed() < SCHEDULERS {
+            return;
+        }
+        self.looked = Instant::now();
+        let live = client.call::<Schedulers>("scheduler", "list", &Nothing {}).await;
+        if live.is_ok_and(|live| live.items.is_empty()) {
+            line.end();
+            output.warn("no scheduler is live; the run starts when one is");
+            self.told = true;
+        }
+    }
 }
 
 /// Where a run is, in a line.
@@ -87,9 +140,10 @@ impl Line {
         }
     }
 
-    fn end(&self) {
+    fn end(&mut self) {
         if self.watched {
             let _ = write!(std::io::stderr().lock(), "\r\x1b[2K");
+            self.last.clear();
         }
     }
 }

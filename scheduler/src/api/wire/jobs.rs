@@ -341,6 +341,9 @@ pub struct Backfilled {
     pub to_run: usize,
     /// Those that ran, and are left out.
     pub left_out: usize,
+    /// Those that the schedule itself has yet to run, or to leave out; they are left to it.
+    #[serde(default)]
+    pub to_come: usize,
     /// Runs of earlier backfills in the period.
     pub known: usize,
     /// Inclusive.

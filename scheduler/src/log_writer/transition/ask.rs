@@ -15,13 +15,23 @@ use crate::store::{Attempt, CancelPart, Decision, Ending, Run, Then};
 /// Somebody asks for something.
 pub(super) fn asked(run: &mut Run, asked: &Asked, setting: &Setting<'_>, effect: &mut Effect) {
     match asked.ask {
-        Ask::Cancel { round } if round.is_none_or(|round| round == run.round) => {
+        Ask::Cancel { round: Some(round) } if round == run.round => cancel(run, asked, effect),
+        // Whoever does not know the round means the one that was under way.
+        Ask::Cancel { round: None } if !is_before_round(run, setting) => {
             cancel(run, asked, effect);
         }
         Ask::Cancel { .. } => {}
         Ask::Retry { shards, round } if round == run.round => retry(run, shards, setting, effect),
         Ask::Retry { .. } => {}
     }
+}
+
+/// Whether what is stored at `setting.now` was before the present round of `run`: it comes a second
+/// time, and what it asked for has been done.
+fn is_before_round(run: &Run, setting: &Setting<'_>) -> bool {
+    let of_round = run.attempts.values().filter(|attempt| attempt.round == run.round);
+    let began = of_round.filter_map(|attempt| attempt.due_at).min();
+    run.round > 0 && began.is_some_and(|began| setting.now < began)
 }
 
 fn cancel(run: &mut Run, asked: &Asked, effect: &mut Effect) {

@@ -7,7 +7,8 @@ use taskparty_common::outcome::{Code, Outcome, RunState, SkipReason, TriggerResu
 
 use super::{Effect, START_SLACK, Setting, after};
 use crate::store::{
-    Attempt, Digest, Ending, FiredPart, Note, PlannedPart, ProgressPart, Run, SkippedPart, Then,
+    Attempt, Digest, Ending, FiredPart, Note, PlannedPart, ProgressPart, Run, Said, SkippedPart,
+    Then,
 };
 
 /// The most late results that are kept of one attempt.
@@ -24,6 +25,11 @@ pub(super) fn scheduled(run: &mut Run, scheduled: &Scheduled, effect: &mut Effec
         trigger: scheduled.trigger,
         fire_time: scheduled.fire_time,
         params: scheduled.params.as_ref().map(|params| params.get().to_owned()),
+        said: Said {
+            by: scheduled.by.clone(),
+            instance: scheduled.instance.clone(),
+            overlap: scheduled.overlap.clone(),
+        },
     });
     effect.run = true;
 }

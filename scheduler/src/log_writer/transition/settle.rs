@@ -118,11 +118,7 @@ fn finish(run: &mut Run, setting: &Setting<'_>, effect: &mut Effect) {
     }
     if run.state == RunState::Succeeded {
         let then = setting.policy.then.iter().cloned();
-        effect.decisions.extend(then.map(|job| Decision::Then {
-            run: run.id,
-            job,
-            due: setting.now,
-        }));
+        effect.decisions.extend(then.map(|job| Decision::Then { run: run.id, job }));
     }
     // What was left out had no place, unless it had waited for one.
     if setting.policy.holds_place {

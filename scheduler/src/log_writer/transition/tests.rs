@@ -71,6 +71,8 @@ fn scheduled() -> Event {
         fire_time: at(0),
         by: String::new(),
         params: None,
+        instance: None,
+        overlap: None,
     }))
 }
 

@@ -188,3 +188,20 @@ fn what_goes_on_or_was_left_out_is_not_retried() {
         assert_eq!((run, after), (before, decisions));
     }
 }
+
+#[test]
+fn a_cancel_that_comes_a_second_time_does_not_stop_what_was_retried_since() {
+    let policy = policy(0);
+    let mut run = unknown(run_id(), job(), app());
+    let mut at_second = |second: i64, event: Event| {
+        let setting = Setting { now: at(1000 * second), policy: &policy, lease: LEASE };
+        apply(&mut run, &event, &setting);
+        (run.round, run.cancel.is_some())
+    };
+    at_second(0, fired(1, TriggerResult::Dispatched));
+    assert_eq!(at_second(1, cancel()), (0, true));
+    at_second(2, ended(0, 1, Outcome::Cancelled));
+    assert_eq!(at_second(3, retry(Which::Failed, 0)), (1, false));
+    assert_eq!(at_second(1, cancel()), (1, false), "it was stored before the retry");
+    assert_eq!(at_second(4, cancel()), (1, true), "this one was not");
+}
