@@ -12,7 +12,7 @@ use taskparty_common::fire::{FireId, Fired, Plan, Skipped, TriggerRequest};
 use taskparty_common::job::Overlap;
 use taskparty_common::outcome::{SkipReason, Trigger, TriggerResult};
 use taskparty_nats::consume::{Pull, PullConfig, Received};
-use taskparty_nats::lease::{self, Delivery};
+use taskparty_nats::lease::{self, Delivery, Lease};
 use taskparty_nats::subject::{Bucket, SCHEDULERS};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -24,6 +24,9 @@ use crate::jobs::{self, Jobs};
 
 /// Triggers that are fired side by side.
 const ROOM: usize = 256;
+
+/// How long NATS leaves a trigger to who has it: the ack-wait of the consumer.
+const HELD: Duration = Duration::from_secs(30);
 
 /// How long an ack is tried; without it the trigger comes again, and changes nothing.
 const ACK: Duration = Duration::from_secs(5);
@@ -89,6 +92,10 @@ impl Triggers {
     }
 
     async fn handle(&self, received: Received) {
+        let publisher = self.firing.publisher();
+        // It may take longer, as a retry that waits for the lease of the attempt before.
+        let (delivery, shutdown) = (received.delivery.clone(), &self.firing.shutdown);
+        let lease = Lease::keep(publisher.clone(), delivery, HELD, shutdown);
         let over = match serde_json::from_slice::<TriggerRequest>(&received.message.payload) {
             Ok(request) if request.backfill.is_some() => {
                 self.step(request, &received.delivery).await
@@ -99,7 +106,7 @@ impl Triggers {
                 true
             }
         };
-        let publisher = self.firing.publisher();
+        drop(lease);
         let acked = match over {
             true => lease::ack(publisher, &received.delivery, ACK).await,
             false => lease::nak(publisher, &received.delivery, ACK).await,

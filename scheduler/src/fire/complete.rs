@@ -12,7 +12,7 @@ use taskparty_nats::history::{self, ReadError};
 use tokio::time::Instant;
 
 use super::look::Piece;
-use super::record::{Begun, frozen};
+use super::record::{Begun, Hand, frozen};
 use super::{Firing, Held};
 use crate::definition::Definition;
 use crate::engine::{ON_ITS_WAY, spread_of};
@@ -40,6 +40,8 @@ impl Firing {
         };
         let mut open: Vec<&Held> = held.to_vec();
         open.retain(|held| !known.recorded.contains(&held.id.lock_key()));
+        // Those last that may have to wait for the attempt before.
+        open.sort_by_key(|held| held.intent.plan.attempt > 1);
         let mut all = true;
         for some in open.chunks(AT_ONCE) {
             let mut under_way = FuturesUnordered::new();
@@ -77,7 +79,8 @@ impl Firing {
     async fn complete_one(&self, held: &Held, done: &[u32], known_at: Instant) -> bool {
         let Held { id, intent, .. } = held;
         let Some(definition) = frozen(held) else { return true };
-        let mut begun = Begun { done, send_by: send_by(id, intent, &definition), known_at };
+        let send_by = send_by(id, intent, &definition);
+        let mut begun = Begun { done, send_by, known_at, hand: Hand::Next };
         if intent.skipped.is_none() {
             match may_still_run(id, intent, &definition, self.clock.now()) {
                 StillRuns::Yes => {}

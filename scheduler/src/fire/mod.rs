@@ -40,7 +40,7 @@ use self::complete::send_by;
 pub(crate) use self::look::Looks;
 pub(crate) use self::place::More;
 use self::place::asks_for_place;
-use self::record::{Begun, Stopped};
+use self::record::{Begun, Hand, Stopped};
 pub(crate) use self::records::Records;
 pub(crate) use self::waiting::Waiting;
 use crate::alarm::Alarms;
@@ -170,6 +170,7 @@ impl Firing {
             done: &[],
             send_by: send_by(&request.id, &intent, &request.definition),
             known_at: asked,
+            hand: Hand::First,
         };
         match self.carry_out(&request.id, &intent, &request.definition, begun).await {
             Ok(recorded) => Fire::Recorded(recorded),

@@ -33,6 +33,16 @@ pub(super) struct Begun<'a> {
     pub(super) send_by: Option<DateTime<Utc>>,
     /// When it was known that nobody had sent the others.
     pub(super) known_at: Instant,
+    pub(super) hand: Hand,
+}
+
+/// Who carries a fire out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hand {
+    /// Who has just taken its lock.
+    First,
+    /// Who goes on with it: another one may have been at it.
+    Next,
 }
 
 /// Why there is no fired record.
@@ -104,7 +114,7 @@ impl Firing {
     ) -> bool {
         let Held { id, intent, .. } = held;
         let Some(definition) = frozen(held) else { return true };
-        let begun = Begun { done, send_by: None, known_at };
+        let begun = Begun { done, send_by: None, known_at, hand: Hand::Next };
         let Ok(verdict) = self.decide(intent, &definition, begun).await else { return false };
         self.conclude(id, intent, &definition, verdict).await.is_some()
     }
@@ -127,7 +137,7 @@ impl Firing {
         &self,
         intent: &Intent,
         definition: &Definition,
-        Begun { done, send_by, known_at }: Begun<'_>,
+        Begun { done, send_by, known_at, hand }: Begun<'_>,
     ) -> Result<Verdict, Stopped> {
         if let Some(skipped) = &intent.skipped {
             return Ok(Verdict::skipped(skipped.clone()));
@@ -145,7 +155,7 @@ impl Firing {
         if !self.consumers_are_ready(definition, &intent.plan).await {
             return Err(Stopped::Interrupted);
         }
-        if !self.previous_is_gone(intent, definition).await {
+        if !self.previous_is_gone(intent, definition, hand).await {
             return Err(Stopped::Interrupted);
         }
         let now = self.clock.now();

@@ -8,9 +8,10 @@ use serde_json::json;
 use taskparty_common::fire::{FireId, Intent, Plan, RetryOf, TriggerRequest};
 use taskparty_common::job::Job;
 use taskparty_common::outcome::{SkipReason, Trigger, TriggerResult};
-use taskparty_nats::history::last_by_subject;
+use taskparty_nats::history::{delete_message, last_by_subject};
 use taskparty_nats::lock::Locks;
 use taskparty_nats::publish::Draft;
+use taskparty_nats::topology::TopologyConfig;
 
 use crate::recovery::intent;
 use crate::rig::{PATIENCE, Rig, job};
@@ -136,6 +137,52 @@ async fn an_attempt_that_was_not_acked_is_gone_before_the_next_one_is_there() {
     };
     assert!(at(0, 1).await && at(2, 1).await && at(1, 2).await);
     assert!(!at(1, 1).await, "nobody gets it again");
+}
+
+/// Whoever got the message again just before it was removed works on it until the lease ends.
+#[tokio::test]
+async fn who_completes_an_attempt_waits_for_the_lease_of_the_one_before() {
+    let rig = Rig::start().await;
+    let scheduler = rig.scheduler().await;
+    let job = on_demand(&rig).await;
+    let first = request(&rig, &job, "one");
+    send(&rig, &first).await;
+    let fired = rig.fired_until(|fired| !fired.is_empty()).await;
+    // A scheduler has locked the retry of shard 1, has removed the attempt before, and was stopped.
+    let names = rig.nats.names();
+    let subject = names.dispatch(&job.spec.app, &job.spec.handler, first.run, 1, 1);
+    let stream = names.dispatch_stream(&job.spec.app);
+    let before = last_by_subject(rig.nats.js(), &stream, &subject).await.unwrap().unwrap();
+    delete_message(rig.nats.js(), &stream, before.seq).await.unwrap();
+    let retry = RetryOf {
+        revision: fired[0].revision,
+        since: fired[0].since,
+        fire_time: fired[0].fire_time,
+        plan: Plan { only: Some(1), attempt: 2, ..fired[0].plan.clone() },
+        definition: fired[0].definition.clone(),
+    };
+    let id = taskparty_common::fire::retry_id(first.run, 1, 2);
+    let half = Intent {
+        run: first.run,
+        trigger: Trigger::Retry,
+        plan: retry.plan.clone(),
+        ..intent(&job, 1, rig.clock.now())
+    };
+    let key = FireId::trigger(job.spec.id.clone(), id.clone()).lock_key();
+    let value = serde_json::to_vec(&half).unwrap();
+    Locks::new(rig.buckets.clone())
+        .take(&key, value, taskparty_nats::lock::SHORTEST)
+        .await
+        .unwrap();
+    send(&rig, &TriggerRequest { retry: Some(retry), id, ..first.clone() }).await;
+    let fired = rig.fired_until(|fired| fired.len() == 2).await;
+    let waited = fired[1].fired_at - half.planned_at;
+    assert!(waited >= TimeDelta::from_std(TopologyConfig::default().lease).unwrap(), "{waited}");
+    // Meanwhile nobody else got the trigger.
+    let triggers = rig.nats.js().get_stream(names.triggers_stream()).await.unwrap();
+    let delivered = triggers.consumer_info("schedulers").await.unwrap().delivered;
+    assert_eq!(delivered.consumer_sequence, 2);
+    scheduler.stop().await;
 }
 
 #[tokio::test]
