@@ -27,18 +27,27 @@ impl Default for PullConfig {
 pub(super) enum Asking {
     /// For what is there now: the server answers at once.
     Look,
-    /// For what comes until this is over, too.
+    /// For what comes until this is over, too, with signs of life meanwhile.
     Wait(Duration),
+    /// The same for a time in which the server may be silent.
+    Briefly(Duration),
 }
 
 impl Asking {
     /// The request's body, and how long it may be open at the server.
     pub(super) fn body(self, batch: usize, heartbeat: Duration) -> (String, Duration) {
-        let Self::Wait(expires) = self else {
-            return (format!(r#"{{"batch":{batch},"no_wait":true}}"#), Duration::ZERO);
-        };
-        let heartbeat = heartbeat.min(expires / 2).as_nanos();
-        let nanos = expires.as_nanos();
-        (format!(r#"{{"batch":{batch},"expires":{nanos},"idle_heartbeat":{heartbeat}}}"#), expires)
+        match self {
+            Self::Look => (format!(r#"{{"batch":{batch},"no_wait":true}}"#), Duration::ZERO),
+            Self::Briefly(expires) => {
+                let nanos = expires.as_nanos();
+                (format!(r#"{{"batch":{batch},"expires":{nanos}}}"#), expires)
+            }
+            Self::Wait(expires) => {
+                let (nanos, alive) = (expires.as_nanos(), heartbeat.min(expires / 2).as_nanos());
+                let body =
+                    format!(r#"{{"batch":{batch},"expires":{nanos},"idle_heartbeat":{alive}}}"#);
+                (body, expires)
+            }
+        }
     }
 }

@@ -1,9 +1,9 @@
 //! Work that stands in several lines, of which the first go first: one durable consumer each.
 //!
 //! A slot that has come free goes to the first line that has something: they are asked in order,
-//! each for what it has now. When all are empty, each is waited for with a request for one message;
-//! with fewer free slots than lines the last of those requests goes round. *Invariant: no more is
-//! asked for than there are free slots*, so nothing is ever taken that cannot begin.
+//! each for what it has now. When all are empty, each is waited for with a short request for one
+//! message; with fewer free slots than lines the last of those requests goes round. *Invariant: no more
+//! is asked for than there are free slots*, so nothing is ever taken that cannot begin.
 //!
 //! With one line it is that line's [`Pull`], request by request.
 
@@ -16,12 +16,8 @@ use futures::future::{join_all, select_all};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
 
-use super::order::{Line, Step, Wait, step};
+use super::order::{Line, Step, Wait, quarters, step};
 use super::{Asking, ConsumeError, Event, LOOK, Pull, PullConfig, Received};
-
-/// How long a line is waited for by turns: how late work of the others can begin then, and what an
-/// executor with few free slots costs.
-const TURN: Duration = Duration::from_millis(500);
 
 /// Messages of several durable consumers of one stream, the first ones first.
 #[derive(Debug)]
@@ -31,7 +27,9 @@ pub struct Lines {
     turn: usize,
     /// A slot has come free while a line was asked.
     freed: bool,
-    expires: Duration,
+    /// The longest time for which a request waits: as long as a slot is kept for one line while another
+    /// may have work.
+    longest: Duration,
 }
 
 impl Lines {
@@ -39,7 +37,7 @@ impl Lines {
     pub fn new(js: &Context, stream: &str, consumers: &[String], config: &PullConfig) -> Self {
         let pull = |consumer| (Pull::new(js, stream, consumer, config.clone()), Line::Unknown);
         let lines = consumers.iter().map(pull).collect();
-        Self { lines, turn: 0, freed: false, expires: config.expires }
+        Self { lines, turn: 0, freed: false, longest: config.heartbeat }
     }
 
     /// Waits for the next message and for a slot of `slots`, which it then holds. As
@@ -141,14 +139,8 @@ impl Lines {
             let (at, count, how, next) = match step(&lines, slots, unbound, self.turn) {
                 Step::Look(at) => (at, unbound, Asking::Look, Line::Looking),
                 Step::Wait(at, wait) => {
-                    let expires = if wait == Wait::Long { self.expires } else { TURN };
-                    (at, 1, Asking::Wait(expires), Line::Waiting(wait))
-                }
-                Step::Withdraw(at) => {
-                    let (pull, line) = &mut self.lines[at];
-                    *line = Line::Leaving;
-                    pull.withdraw().await;
-                    continue;
+                    let wait_for = self.longest / 4 * quarters(&lines, slots, wait);
+                    (at, 1, Asking::Briefly(wait_for), Line::Waiting(wait))
                 }
                 Step::Listen => return Ok(()),
             };
@@ -191,8 +183,7 @@ impl Lines {
             Event::Heartbeat { .. } => {}
             Event::Lost => *line = Line::Leaving,
             Event::Ended => {
-                self.turn =
-                    self.turn.wrapping_add(usize::from(*line == Line::Waiting(Wait::Short)));
+                self.turn = self.turn.wrapping_add(usize::from(*line == Line::Waiting(Wait::Turn)));
                 let empty = matches!(line, Line::Looking | Line::Waiting(_));
                 *line = if empty { Line::Empty } else { Line::Unknown };
             }

@@ -15,19 +15,19 @@ pub(super) enum Line {
     Looking,
     /// It has nothing, and a request for one message waits there.
     Waiting(Wait),
-    /// Its requests are taken back; what had been sent may still arrive.
+    /// Its requests are lost; what had been sent may still arrive.
     Leaving,
     /// It cannot be asked now.
     Quiet,
 }
 
-/// How long a request waits.
+/// Why a request waits at a consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// As long as usual.
-    Long,
-    /// Until it is another one's turn.
-    Short,
+    /// There is a slot for each that is waited for so.
+    Own,
+    /// It is this one's turn.
+    Turn,
 }
 
 /// What is to be done.
@@ -37,8 +37,6 @@ pub(super) enum Step {
     Look(usize),
     /// Wait for one message of this one.
     Wait(usize, Wait),
-    /// Take back what this one was asked for.
-    Withdraw(usize),
     /// Nothing now.
     Listen,
 }
@@ -61,15 +59,9 @@ pub(super) fn step(lines: &[Line], slots: usize, unbound: usize, turn: usize) ->
     if let Some(at) = unknown.filter(|_| unbound > 0) {
         return Step::Look(at);
     }
+    // A request that should not wait any more, because slots have become few, is not taken back: what is
+    // on its way then could be lost until its lease ends. It is over soon.
     let wanted = wanted(lines, slots, turn);
-    let is_wanted = |at: usize, wait: Wait| wanted.contains(&(at, wait));
-    let in_the_way = lines.iter().enumerate().rposition(|(at, line)| {
-        // A short one is over soon.
-        *line == Line::Waiting(Wait::Long) && !is_wanted(at, Wait::Long)
-    });
-    if let Some(at) = in_the_way {
-        return Step::Withdraw(at);
-    }
     let missing = wanted.into_iter().find(|(at, _)| !lines[*at].is_open());
     match missing.filter(|_| unbound > 0) {
         Some((at, wait)) => Step::Wait(at, wait),
@@ -77,26 +69,37 @@ pub(super) fn step(lines: &[Line], slots: usize, unbound: usize, turn: usize) ->
     }
 }
 
+/// For how many quarters of the longest time a request waits: the fewer slots there are, the sooner the
+/// one that is kept for it is free for others.
+pub(super) fn quarters(lines: &[Line], slots: usize, wait: Wait) -> u32 {
+    let count = lines.iter().filter(|line| **line != Line::Quiet).count();
+    match wait {
+        Wait::Own if slots >= 2 * count => 4,
+        Wait::Own if slots >= count => 2,
+        Wait::Own | Wait::Turn => 1,
+    }
+}
+
 /// Which consumers are to be waited for: all, if there are slots for that; else the first ones, and
 /// the others by turns.
 fn wanted(lines: &[Line], slots: usize, turn: usize) -> Vec<(usize, Wait)> {
     let all = lines.iter().enumerate().filter(|(_, line)| **line != Line::Quiet);
-    let mut wanted: Vec<_> = all.map(|(at, _)| (at, Wait::Long)).collect();
+    let mut wanted: Vec<_> = all.map(|(at, _)| (at, Wait::Own)).collect();
     if slots >= wanted.len() {
         return wanted;
     }
     let Some(always) = slots.checked_sub(1) else { return Vec::new() };
     let (at, _) = wanted[always + turn % (wanted.len() - always)];
     wanted.truncate(always);
-    wanted.push((at, Wait::Short));
+    wanted.push((at, Wait::Turn));
     wanted
 }
 
 #[cfg(test)]
 mod tests {
     use super::Line::*;
-    use super::Step::{Listen, Look, Withdraw};
-    use super::Wait::{Long, Short};
+    use super::Step::{Listen, Look};
+    use super::Wait::{Own, Turn};
     use super::*;
 
     #[test]
@@ -108,18 +111,18 @@ mod tests {
             (&[Empty, Looking, Unknown], 3, 1, 0, Listen),
             (&[Quiet, Empty, Unknown], 1, 1, 0, Look(2)),
             // Room to wait for each.
-            (&[Empty, Empty], 2, 2, 0, Step::Wait(0, Long)),
-            (&[Waiting(Long), Empty], 2, 1, 0, Step::Wait(1, Long)),
-            (&[Waiting(Long), Waiting(Long)], 5, 3, 0, Listen),
-            (&[Waiting(Long), Unknown], 4, 3, 0, Look(1)),
+            (&[Empty, Empty], 2, 2, 0, Step::Wait(0, Own)),
+            (&[Waiting(Own), Empty], 2, 1, 0, Step::Wait(1, Own)),
+            (&[Waiting(Own), Waiting(Own)], 5, 3, 0, Listen),
+            (&[Waiting(Own), Unknown], 4, 3, 0, Look(1)),
             // None: the first ones, and one of the others after the other.
-            (&[Empty, Empty, Empty], 2, 2, 0, Step::Wait(0, Long)),
-            (&[Waiting(Long), Empty, Empty], 2, 1, 0, Step::Wait(1, Short)),
-            (&[Waiting(Long), Empty, Empty], 2, 1, 3, Step::Wait(2, Short)),
-            (&[Waiting(Long), Waiting(Short), Empty], 2, 0, 0, Listen),
-            // There were more slots a moment ago.
-            (&[Waiting(Long), Waiting(Long), Unknown], 2, 0, 0, Withdraw(1)),
-            (&[Waiting(Long), Unknown], 1, 0, 0, Withdraw(0)),
+            (&[Empty, Empty, Empty], 2, 2, 0, Step::Wait(0, Own)),
+            (&[Waiting(Own), Empty, Empty], 2, 1, 0, Step::Wait(1, Turn)),
+            (&[Waiting(Own), Empty, Empty], 2, 1, 3, Step::Wait(2, Turn)),
+            (&[Waiting(Own), Waiting(Turn), Empty], 2, 0, 0, Listen),
+            // There were more slots a moment ago: those requests are over soon.
+            (&[Waiting(Own), Waiting(Own), Unknown], 2, 0, 0, Listen),
+            (&[Waiting(Own), Unknown], 1, 0, 0, Listen),
             (&[Quiet, Quiet], 3, 3, 0, Listen),
         ];
         for (lines, slots, unbound, turn, expected) in table {
@@ -142,7 +145,7 @@ mod tests {
 
     fn has_its_turn(count: usize, slots: usize, open: usize) {
         let case = format!("{count} lines, {slots} slots, {open} open");
-        let line = |at| if at < open { Waiting(Long) } else { Unknown };
+        let line = |at| if at < open { Waiting(Own) } else { Unknown };
         let mut lines: Vec<Line> = (0..count).map(line).collect();
         let (mut turn, mut seen) = (7, vec![false; count]);
         for _ in 0..20 * count {
@@ -153,14 +156,12 @@ mod tests {
                     assert!(unbound > 0, "{case}");
                     lines[at] = Waiting(wait);
                 }
-                Withdraw(at) => lines[at] = Unknown,
                 Listen => {
                     for (at, line) in lines.iter_mut().enumerate() {
-                        seen[at] |= matches!(line, Waiting(_));
-                        if *line == Waiting(Short) {
-                            *line = Empty;
-                            turn += 1;
-                        }
+                        let Waiting(wait) = *line else { continue };
+                        seen[at] = true;
+                        turn += usize::from(wait == Turn);
+                        *line = Empty;
                     }
                 }
             }

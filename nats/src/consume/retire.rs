@@ -47,12 +47,6 @@ impl Pull {
         None
     }
 
-    /// Takes all demand back without waiting for what had arrived: that comes as ever, and is still
-    /// counted by [`Pull::asked`].
-    pub(super) async fn withdraw(&mut self) {
-        self.drop_inbox().await;
-    }
-
     pub(super) async fn drop_inbox(&mut self) {
         let Some(inbox) = self.inbox.take() else {
             self.demand.clear();

@@ -15,6 +15,7 @@ use taskparty_nats::topology::{Topology, TopologyConfig};
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
+use crate::overlap::{finish, next_work};
 use crate::recovery::intent;
 use crate::rig::{PATIENCE, Rig, Scheduler, job};
 use crate::triggers::{request, send};
@@ -158,4 +159,28 @@ async fn a_retry_stands_in_its_run_s_line_and_the_attempt_before_it_is_gone_from
     scheduler.stop().await;
     assert!(stands(&rig, 0, first.run, 0, 1).await && stands(&rig, 0, first.run, 1, 2).await);
     assert!(!stands(&rig, 0, first.run, 1, 1).await, "nobody gets it again");
+}
+
+#[tokio::test]
+async fn a_run_that_waited_for_its_turn_stands_in_its_line_as_its_executors_are_by_then() {
+    let rig = Rig::start().await;
+    let scheduler = rig.scheduler().await;
+    let mut spec = job("in-turn", json!(null));
+    spec["priority"] = json!(0);
+    spec["overlap"] = json!("queue");
+    let job = rig.save(spec).await;
+    let (first, second) = (request(&rig, &job, "one"), request(&rig, &job, "two"));
+    send(&rig, &first).await;
+    let work = next_work(&rig).await;
+    assert!(stands(&rig, 5, first.run, 0, 1).await, "nobody was there to look elsewhere");
+    send(&rig, &second).await;
+    rig.fired_until(|fired| fired.len() == 2).await;
+    let _newer = live(&rig, "newer", Some(json!([0])));
+    see(&scheduler, 1).await;
+    finish(&rig, work).await;
+    let fired = rig.fired_until(|fired| fired.len() == 3).await;
+    assert!(stands(&rig, 0, second.run, 0, 1).await);
+    let last = fired.iter().rfind(|fired| fired.run == second.run).unwrap();
+    assert_eq!(last.plan.priority, Some(job.spec.priority));
+    scheduler.stop().await;
 }
