@@ -243,11 +243,13 @@ fn is_instant(row: &HistoryRun) -> bool {
     is_old(row) && lock.is_some_and(|id| matches!(id.identity, Identity::Instant(_)))
 }
 
-/// Far from every edit of its job, and with instants of its job after it.
+/// Far from every edit of its job, and with instants of its job after it, before the first edit: what
+/// is missing up to an edit is open.
 fn is_inside(world: &World, row: &HistoryRun) -> bool {
     let Some(when) = row.fired_at else { return false };
     let later = |other: &HistoryRun| {
-        other.job == row.job && is_instant(other) && other.fired_at > row.fired_at
+        let between = other.fired_at > row.fired_at && other.fired_at < Some(at(100_000));
+        other.job == row.job && is_instant(other) && between
     };
     world.rows.iter().any(later) && when < at(90_000)
 }
