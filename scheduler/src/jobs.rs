@@ -3,7 +3,7 @@
 //! The engine writes, whoever needs a definition reads. A definition that cannot be read is kept
 //! as broken, with the reason, and harms no other job.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
@@ -21,7 +21,8 @@ pub struct Jobs(Arc<RwLock<Known>>);
 
 #[derive(Debug, Default)]
 struct Known {
-    sound: HashMap<JobId, Arc<Kept>>,
+    /// A tree, which grows without leaving holes of half its size behind.
+    sound: BTreeMap<JobId, Arc<Kept>>,
     /// Who saved the last one: mostly he saved the next one too.
     saved_by: Option<Arc<str>>,
     /// Those of `sound` with a fixed delay that are not paused: the log writer looks after their

@@ -7,7 +7,7 @@
 //!
 //! The past of those that lag may be long: it is read apart, so that nobody else waits for it.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ impl Recovered {
     pub(crate) async fn read(
         buckets: &Buckets,
         now: DateTime<Utc>,
-        wanted: &HashMap<JobId, DateTime<Utc>>,
+        wanted: &BTreeMap<JobId, DateTime<Utc>>,
     ) -> Result<Self, ReadError> {
         let marks = cursor::all(buckets).await?;
         let Some(start) = marks.values().map(|mark| mark.handled).min() else {

@@ -3,7 +3,7 @@
 //! A plain state machine: no I/O. It turns a consumer's deliveries, which begin anew with all
 //! current values after each loss, into each change once.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 
@@ -11,14 +11,15 @@ use super::Entry;
 
 /// The keys that have a value, and how far the bucket was heard.
 ///
-/// It grows with the keys that match the watch: about a hundred bytes and the key for each.
+/// It grows with the keys that match the watch: about seventy bytes and the key for each. A tree, which
+/// grows without leaving holes of half its size behind.
 #[derive(Debug, Default)]
 pub(super) struct View {
-    keys: HashMap<String, Known>,
+    keys: BTreeMap<Box<str>, Known>,
     /// Everything that matches, up to this revision, has been heard.
     heard: u64,
     /// Which replay this is.
-    replay: u64,
+    replay: u32,
     /// When the bucket's stream was made.
     stream: Option<DateTime<Utc>>,
 }
@@ -26,15 +27,23 @@ pub(super) struct View {
 #[derive(Debug)]
 struct Known {
     revision: u64,
-    created: DateTime<Utc>,
+    /// When the server stored it, in whole seconds since 1970.
+    created_s: u32,
     /// The last replay in which it was there.
-    replay: u64,
+    replay: u32,
+}
+
+impl Known {
+    fn of(entry: &Entry, replay: u32) -> Self {
+        let created_s = u32::try_from(entry.created.timestamp()).unwrap_or_default();
+        Self { revision: entry.revision, created_s, replay }
+    }
 }
 
 impl View {
     /// All current values come (again), from the stream that was made at `stream`.
     pub(super) fn replay_begins(&mut self, stream: DateTime<Utc>) {
-        self.replay += 1;
+        self.replay = self.replay.wrapping_add(1);
         if self.stream.replace(stream) != Some(stream) {
             // Another stream under the same name: its revisions began again.
             self.heard = 0;
@@ -49,40 +58,39 @@ impl View {
         let replay = self.replay;
         let heard = self.heard;
         self.heard = heard.max(entry.revision);
-        match self.keys.get_mut(&entry.key) {
+        match self.keys.get_mut(entry.key.as_str()) {
             Some(known) if entry.revision <= known.revision => {
                 known.replay = replay;
                 None
             }
             Some(_) if entry.value.is_none() => {
-                self.keys.remove(&entry.key);
+                self.keys.remove(entry.key.as_str());
                 Some(entry)
             }
             Some(known) => {
-                *known = Known { revision: entry.revision, created: entry.created, replay };
+                *known = Known::of(&entry, replay);
                 Some(entry)
             }
             // Its deletion was heard already: an old value from a replica that lags.
             None if entry.revision <= heard || entry.value.is_none() => None,
             None => {
-                let known = Known { revision: entry.revision, created: entry.created, replay };
-                self.keys.insert(entry.key.clone(), known);
+                self.keys.insert(entry.key.as_str().into(), Known::of(&entry, replay));
                 Some(entry)
             }
         }
     }
 
     /// All current values have come: what was known and did not come has vanished meanwhile. Its
-    /// deletion has the revision and time of the last value that was known.
+    /// deletion has the revision of the last value that was known, and its time, to the second.
     pub(super) fn replay_ends(&mut self) -> Vec<Entry> {
         let replay = self.replay;
-        let vanished = self.keys.extract_if(|_, known| known.replay != replay);
+        let vanished = self.keys.extract_if(.., |_, known| known.replay != replay);
         vanished
             .map(|(key, known)| Entry {
-                key,
+                key: key.into(),
                 revision: known.revision,
                 value: None,
-                created: known.created,
+                created: DateTime::from_timestamp(known.created_s.into(), 0).unwrap_or_default(),
             })
             .collect()
     }

@@ -156,7 +156,7 @@ impl Engine {
                 let handled = DateTime::from_timestamp_millis(cursor.handled_ms);
                 let place =
                     recover::place(&definition, handled.unwrap_or(DateTime::<Utc>::MIN_UTC));
-                let accounted = past.take_accounted(job).map(Box::new);
+                let accounted = past.take_accounted(job);
                 let scheduled = Scheduled::new(kept, place, accounted);
                 self.scheduled.insert(job.clone(), Box::new(scheduled));
                 self.arm(job);

@@ -19,7 +19,7 @@ mod take_over;
 mod timer;
 mod watermark;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -121,7 +121,7 @@ pub(crate) struct Engine {
     /// Every job, whoever fires it.
     jobs: Jobs,
     /// The jobs that this member fires.
-    scheduled: HashMap<JobId, Box<Scheduled>>,
+    scheduled: BTreeMap<JobId, Box<Scheduled>>,
     timer: Timer,
     under_way: UnderWay,
     catch_up: CatchUp,
@@ -157,7 +157,7 @@ impl Engine {
         Self {
             firing,
             jobs,
-            scheduled: HashMap::new(),
+            scheduled: BTreeMap::new(),
             timer: Timer::default(),
             under_way: UnderWay::default(),
             catch_up: CatchUp::default(),

@@ -14,21 +14,35 @@ use super::step::{Accounted, Step, next_instant, next_step, spread_of};
 use crate::definition::Definition;
 use crate::kept::Kept;
 
-/// A job that is being fired.
+/// A job that is being fired. Small: most jobs are at rest.
 #[derive(Debug)]
 pub(super) struct Scheduled {
     /// The job as it is now.
     job: Arc<Kept>,
     /// The instant up to which the job's instants are decided.
     place: DateTime<Utc>,
-    /// Decided instants, and whether they are over; none before the oldest that is not.
-    decided: BTreeMap<i64, Decided>,
-    /// Instants after the place that need no decision; mostly nothing.
-    accounted: Option<Box<Accounted>>,
-    /// The latest of the missed instants that are being left out: it runs.
-    runs: Option<DateTime<Utc>>,
+    /// What is open of its past; nothing while it is at rest.
+    work: Option<Box<Work>>,
     /// One of the job's missed instants is being fired: the next one waits for it.
     pub(super) catching_up: bool,
+}
+
+/// What is open of a job's past.
+#[derive(Debug, Default)]
+struct Work {
+    /// Decided instants, and whether they are over; none before the oldest that is not.
+    decided: BTreeMap<i64, Decided>,
+    /// Instants after the place that need no decision.
+    accounted: Accounted,
+    /// The latest of the missed instants that are being left out: it runs.
+    runs: Option<DateTime<Utc>>,
+}
+
+impl Work {
+    /// Whether nothing is open any more of a job that is decided up to `place`.
+    fn is_over(&self, place: DateTime<Utc>) -> bool {
+        self.decided.is_empty() && self.runs.is_none() && self.accounted.is_over(place)
+    }
 }
 
 /// How far a decided instant is.
@@ -40,13 +54,9 @@ enum Decided {
 
 impl Scheduled {
     /// A job whose instants up to `place` are handled, and those in `accounted`.
-    pub(super) fn new(
-        job: Arc<Kept>,
-        place: DateTime<Utc>,
-        accounted: Option<Box<Accounted>>,
-    ) -> Self {
-        let decided = BTreeMap::new();
-        Self { job, place, decided, accounted, runs: None, catching_up: false }
+    pub(super) fn new(job: Arc<Kept>, place: DateTime<Utc>, accounted: Option<Accounted>) -> Self {
+        let work = accounted.map(|accounted| Work { accounted, ..Work::default() });
+        Self { job, place, work: work.map(Box::new), catching_up: false }
     }
 
     /// The job as it is now.
@@ -57,14 +67,16 @@ impl Scheduled {
     /// Takes in a change that leaves the job's past as it is.
     pub(super) fn redefine(&mut self, job: Arc<Kept>) {
         self.job = job;
-        self.runs = None;
+        if let Some(work) = &mut self.work {
+            work.runs = None;
+        }
     }
 
     /// When the job is next due; nothing when it never is again.
-    pub(super) fn next_due(&mut self) -> Option<DateTime<Utc>> {
+    pub(super) fn next_due(&self) -> Option<DateTime<Utc>> {
         let definition = self.job.whole()?;
         let none = Accounted::default();
-        let accounted = self.accounted.as_deref().unwrap_or(&none);
+        let accounted = self.work.as_deref().map_or(&none, |work| &work.accounted);
         let next = next_instant(&definition.job, self.place, accounted)?;
         next.checked_add_signed(spread_of(&definition.job))
     }
@@ -72,43 +84,40 @@ impl Scheduled {
     /// Decides the next step, if anything is due at `now`, and moves the place behind it.
     pub(super) fn decide(&mut self, now: DateTime<Utc>) -> Option<(Step, Arc<Definition>)> {
         let definition = self.job.whole()?;
-        let none = Accounted::default();
-        let accounted = self.accounted.as_deref().unwrap_or(&none);
-        let step = next_step(&definition.job, self.place, now, accounted, self.runs)?;
+        let work = self.work.get_or_insert_default();
+        let step = next_step(&definition.job, self.place, now, &work.accounted, work.runs)?;
         let first = first_of(&step).timestamp_millis();
-        self.decided.insert(step.at.timestamp_millis(), Decided::UnderWay { first });
-        (self.place, self.runs) = (step.at, step.runs);
+        work.decided.insert(step.at.timestamp_millis(), Decided::UnderWay { first });
+        (self.place, work.runs) = (step.at, step.runs);
         Some((step, definition))
     }
 
     /// The fired record of the step at `at` is stored.
     pub(super) fn recorded(&mut self, at: DateTime<Utc>) {
-        if let Some(decided) = self.decided.get_mut(&at.timestamp_millis())
+        let Some(work) = &mut self.work else { return };
+        if let Some(decided) = work.decided.get_mut(&at.timestamp_millis())
             && let Decided::UnderWay { first } = *decided
         {
             *decided = Decided::Over { first };
         }
-        while let Some(entry) = self.decided.first_entry()
+        while let Some(entry) = work.decided.first_entry()
             && matches!(entry.get(), Decided::Over { .. })
         {
             entry.remove();
         }
-        if self.decided.is_empty()
-            && let Some(accounted) = &mut self.accounted
-            && accounted.is_over(self.place)
-        {
-            self.accounted = None;
+        if work.is_over(self.place) {
+            self.work = None;
         }
     }
 
     /// The instants after the place that need no decision.
     pub(super) fn accounted(&self) -> Accounted {
-        self.accounted.as_deref().cloned().unwrap_or_default()
+        self.work.as_deref().map(|work| work.accounted.clone()).unwrap_or_default()
     }
 
     /// Someone else has locked these.
     pub(super) fn locked(&mut self, intents: &[&Intent]) {
-        let accounted = self.accounted.get_or_insert_default();
+        let accounted = &mut self.work.get_or_insert_default().accounted;
         for intent in intents {
             let first = intent.skipped.as_ref().map(|skipped| skipped.first);
             accounted.add(intent.fire_time, first);
@@ -117,16 +126,16 @@ impl Scheduled {
 
     /// The step at `at` has to be decided again.
     pub(super) fn undecided(&mut self, at: DateTime<Utc>) {
-        let Some(decided) = self.decided.remove(&at.timestamp_millis()) else { return };
+        let Some(work) = &mut self.work else { return };
+        let Some(decided) = work.decided.remove(&at.timestamp_millis()) else { return };
         let (Decided::UnderWay { first } | Decided::Over { first }) = decided;
         let back = |ms: i64| DateTime::from_timestamp_millis(ms - 1);
         self.place = back(first).map_or(self.place, |before| before.min(self.place));
-        let accounted = self.accounted.get_or_insert_default();
-        for (at, decided) in self.decided.range(at.timestamp_millis()..) {
+        for (at, decided) in work.decided.range(at.timestamp_millis()..) {
             let (Decided::UnderWay { first } | Decided::Over { first }) = *decided;
             let instant = DateTime::from_timestamp_millis;
             if let Some(at) = instant(*at) {
-                accounted.add(at, instant(first));
+                work.accounted.add(at, instant(first));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Taking over jobs when the membership changes: first their past is read, then the own watermark
 //! is moved back before it, and only when that is stored do they fire.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
@@ -22,11 +22,11 @@ pub(super) enum TakeOver {
     /// Nothing is being taken over.
     #[default]
     Settled,
-    /// The past of `jobs` is being read. `again`: the membership changed meanwhile.
-    Reading { jobs: HashSet<JobId>, again: bool },
+    /// The past of `jobs`, which begins so, is being read. `again`: the membership changed meanwhile.
+    Reading { jobs: Arc<BTreeMap<JobId, DateTime<Utc>>>, again: bool },
     /// The watermark is being moved back to `floor_ms`; then `jobs` fire, each when it is next due,
     /// as far as that is known.
-    Confirming { floor_ms: i64, jobs: HashMap<JobId, Option<i64>>, again: bool },
+    Confirming { floor_ms: i64, jobs: BTreeMap<JobId, Option<i64>>, again: bool },
 }
 
 impl TakeOver {
@@ -86,10 +86,9 @@ impl Engine {
         let jobs: Vec<JobId> = all.filter(|job| given_up(self, job)).cloned().collect();
         self.freeze();
         jobs.iter().for_each(|job| self.give_up(job));
-        let missing: HashMap<JobId, DateTime<Utc>> =
-            self.missing().map(|job| (job.id().clone(), job.since())).collect();
-        let jobs = missing.keys().cloned().collect();
-        self.take_over = TakeOver::Reading { jobs, again: false };
+        let missing: Arc<BTreeMap<JobId, DateTime<Utc>>> =
+            Arc::new(self.missing().map(|job| (job.id().clone(), job.since())).collect());
+        self.take_over = TakeOver::Reading { jobs: missing.clone(), again: false };
         let firing = self.firing.clone();
         self.tasks.spawn(async move {
             loop {
@@ -116,9 +115,9 @@ impl Engine {
             return;
         };
         self.complete_held(std::mem::take(&mut recovered.past.held));
-        let mut jobs = HashMap::new();
+        let mut jobs = BTreeMap::new();
         let mut floor_ms = self.firing.clock.now_ms();
-        let missing = self.missing().filter(|job| read.contains(job.id()));
+        let missing = self.missing().filter(|job| read.contains_key(job.id()));
         for kept in missing.collect::<Vec<_>>() {
             let job = kept.id().clone();
             if let Some(cursor) = recovered.lagging.remove(&job) {
@@ -126,9 +125,9 @@ impl Engine {
                 continue;
             }
             let Some(definition) = kept.whole() else { continue };
-            let accounted = recovered.past.take_accounted(&job).map(Box::new);
+            let accounted = recovered.past.take_accounted(&job);
             let place = recover::place(&definition, recovered.start);
-            let mut scheduled = Scheduled::new(kept, place, accounted);
+            let scheduled = Scheduled::new(kept, place, accounted);
             let due = scheduled.next_due().map(|due| due.timestamp_millis());
             floor_ms = due.map_or(floor_ms, |due| floor_ms.min(due - 1));
             self.fold(scheduled.job(), due);

@@ -3,7 +3,7 @@
 //! No task, no timer and no scan per job: a million idle jobs cost their entries here and one
 //! sleep. *Invariant: a job stands in the set at most once.*
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use taskparty_common::name::JobId;
 
@@ -11,7 +11,7 @@ use taskparty_common::name::JobId;
 #[derive(Debug, Default)]
 pub(crate) struct Timer {
     by_due: BTreeSet<(i64, JobId)>,
-    due_of: HashMap<JobId, i64>,
+    due_of: BTreeMap<JobId, i64>,
 }
 
 impl Timer {
