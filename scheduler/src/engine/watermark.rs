@@ -14,10 +14,11 @@ use super::timer::Timer;
 
 /// A job lags when its first instant without a record was due longer ago. Shorter than the margin
 /// of a take-over: a job that lags no more is covered by any watermark that was just read.
-const LAG_MS: i64 = 10_000;
+const LAG_MS: i64 = 20_000;
 
-/// Jobs that have cursors of their own at a time. Further ones hold the watermark back.
-pub(super) const MOST: usize = 1_000;
+/// Jobs that have cursors of their own at a time. Further ones hold the watermark back: when many lag,
+/// as after an outage, a write for each each second would only make it longer.
+pub(super) const MOST: usize = 50;
 
 /// The due times of instants that are decided and not yet recorded.
 #[derive(Debug, Default)]
@@ -205,7 +206,7 @@ mod tests {
         prop_oneof![
             4 => (0_usize..5).prop_map(Event::Begin),
             4 => (0_usize..5).prop_map(Event::End),
-            2 => (0_i64..15_000).prop_map(Event::Later),
+            2 => (0_i64..30_000).prop_map(Event::Later),
             3 => (fails, any::<bool>())
                 .prop_map(|(fails, watermark_fails)| Event::Write { fails, watermark_fails }),
         ]
