@@ -206,6 +206,37 @@ async fn a_run_that_has_ended_is_tried_again_as_the_same_run_with_what_it_was_ma
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_retry_runs_only_the_shards_that_failed_and_all_of_them_when_that_is_asked() {
+    let site = Site::start().await;
+    let node = site.serve("scheduler,log-writer,api").await;
+    let shop = Shop::open(&site);
+    let second_fails = json!({ "params": 0, "shards": 3, "shard_params": [0, 1, 0] });
+    site.apply(&[job("partly", "flaky", second_fails)]).await;
+    let run = site.trigger("partly", &[]).await;
+    assert_eq!(site.ended(&run).await["state"], "failed");
+    let mut begun = vec![(0, 1), (1, 1), (2, 1)];
+    for (round, more, again) in
+        [(1, None, vec![(1, 2)]), (2, Some("--all-shards"), vec![(0, 2), (1, 3), (2, 2)])]
+    {
+        let args: Vec<&str> = ["run", "retry", &run].into_iter().chain(more).collect();
+        site.run(&args).await.exits(0);
+        let ended = until("the end of the round", async || {
+            let run = site.ended(&run).await;
+            (run["round"] == round).then_some(run)
+        })
+        .await;
+        assert_eq!(ended["state"], "succeeded", "{ended:#}");
+        begun.extend(again);
+        begun.sort_unstable();
+        let mut all: Vec<_> = starts(&site).iter().map(|s| (s.shard, s.attempt)).collect();
+        all.sort_unstable();
+        assert_eq!(all, begun, "shards and attempts in round {round}");
+    }
+    shop.close().await;
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_waits_for_a_run_is_told_that_no_scheduler_is_live_and_bears_a_restart_of_the_only_node()
  {
     let site = Site::start().await;

@@ -59,10 +59,11 @@ fn executor(url: &str, starts: PathBuf) -> Executor {
             settle(&ctx);
             async move { Ok(params.to_string().len()) }
         })
-        // Fails up to the attempt that its params say.
+        // Fails up to the attempt that its shard's own item says, or else its params.
         .handler_with("flaky", slots(64), move |ctx: Context, fails: u32| {
             flaky(&ctx);
             async move {
+                let fails = ctx.shard_param()?.unwrap_or(fails);
                 match ctx.attempt() {
                     attempt if attempt <= fails => {
                         Err(HandlerError::retry(format!("attempt {attempt} fails")))

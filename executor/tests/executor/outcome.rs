@@ -307,3 +307,40 @@ async fn a_handler_that_blocks_its_thread_keeps_its_lease_and_still_times_out() 
     assert!(result.message.ends_with("may still be at work"), "{}", result.message);
     executor.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_handler_that_blocks_its_thread_and_ignores_its_cancel_is_reported_as_such() {
+    let rig = Rig::start().await;
+    rig.make_consumer("deaf").await;
+    let begun = Arc::new(Notify::new());
+    let opened = CancellationToken::new();
+    let (seen, gate) = (begun.clone(), opened.clone());
+    let deaf = move |_: Context, (): ()| {
+        let (seen, gate) = (seen.clone(), gate.clone());
+        async move {
+            seen.notify_one();
+            while !gate.is_cancelled() {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Ok("all of it")
+        }
+    };
+    let executor = Started::run(rig.executor().handler_with("deaf", slots(1), deaf));
+    let run = rig.run("deaf", json!(null)).await;
+    within("the start", begun.notified()).await;
+    let next = rig.run("deaf", json!(null)).await;
+    let cancel = serde_json::to_vec(&Cancel { run, shard: None, by: "ada".into() }).unwrap();
+    let subject = rig.nats.names().cancel(&rig.app, run);
+    rig.nats.client().publish(subject, cancel.into()).await.unwrap();
+    let result = rig.result(run).await;
+    assert_outcome(&result, Outcome::Cancelled, "cancelled");
+    assert!(result.message.contains("ada"), "{}", result.message);
+    assert!(result.message.ends_with("may still be at work"), "{}", result.message);
+    until("the end of its lease", async || (rig.left().await == 1).then_some(())).await;
+    assert!(rig.results(next).await.is_empty(), "it keeps its slot until it lets go");
+    opened.cancel();
+    assert_outcome(&rig.result(next).await, Outcome::Succeeded, "");
+    rig.wait_until_idle().await;
+    assert_eq!(rig.results(run).await.len(), 1, "what it returns then does not count");
+    executor.stop().await;
+}

@@ -157,6 +157,7 @@ mod tests {
             (Route::Broadcast, "- - - - - - - - - -"),
             (Route::Failover, "- - - - - - - - - -"),
             (Route::Busyover, "- - - - - - - - - -"),
+            (Route::Random, "- b c b c b d b a e"),
             (Route::First, "- b b b b a a a a a"),
             (Route::Last, "- c c d d d d d a e"),
             (Route::RoundRobin, "- b c d b c d a a e"),

@@ -149,3 +149,23 @@ fn targets(
     });
     chosen.collect::<Option<Vec<_>>>().unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn live(count: u32) -> Vec<Instance> {
+        (0..count).map(|n| Instance::new(&format!("x{n:04}")).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_broadcast_has_a_shard_for_each_live_executor_and_none_where_they_are_too_many() {
+        for (there, total) in
+            [(0, 0), (1, 1), (3, 3), (MAX_SHARDS, MAX_SHARDS), (MAX_SHARDS + 1, 0)]
+        {
+            let plan = broadcast(Plan::whole(1), live(there));
+            let targets = live(total);
+            assert_eq!(plan, Plan { total, targets, pinned: true, ..Plan::whole(1) }, "{there}");
+        }
+    }
+}

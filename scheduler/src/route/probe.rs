@@ -146,4 +146,27 @@ mod tests {
             assert_eq!(first_good(&answers(text), count), chosen, "{text} {count}");
         }
     }
+
+    #[test]
+    fn one_that_runs_the_job_is_there_and_is_not_idle() {
+        let said = |text: &'static str| async_nats::Message {
+            subject: "_INBOX.x".into(),
+            reply: None,
+            payload: Bytes::from_static(text.as_bytes()),
+            headers: None,
+            status: None,
+            description: None,
+            length: text.len(),
+        };
+        for (text, alive, idle) in [
+            (Some(r#"{"free":1,"running":false}"#), Answer::Good, Answer::Good),
+            (Some(r#"{"free":1,"running":true}"#), Answer::Good, Answer::Bad),
+            (Some("{}"), Answer::Good, Answer::Good),
+            (Some("what?"), Answer::Bad, Answer::Bad),
+            (None, Answer::Bad, Answer::Bad),
+        ] {
+            let judged = |wanted| judge(text.map(|text| Ok(said(text))), wanted);
+            assert_eq!((judged(Wanted::Alive), judged(Wanted::Idle)), (alive, idle), "{text:?}");
+        }
+    }
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use futures::StreamExt;
 use serde_json::{Value, json};
 use taskparty_common::backfill::Backfill;
 use taskparty_common::fire::{Fired, Plan, TriggerRequest};
@@ -130,6 +131,38 @@ async fn a_run_without_anybody_to_share_it_with_says_so_at_once() {
     );
     assert_eq!(shares(&fired).len(), 2);
     scheduler.stop().await;
+}
+
+#[tokio::test]
+async fn failover_asks_the_others_while_the_first_has_not_answered_yet() {
+    let rig = Rig::start().await;
+    let _live = live(&rig, &["a", "b", "c"]);
+    let scheduler = vec![rig.scheduler().await];
+    see(&scheduler, 3).await;
+    let job = rig.save(routed("probed", json!({ "route": "failover" }))).await;
+    let client = rig.nats.client();
+    let mut probes = client.subscribe("taskparty.probe.shop.*").await.unwrap();
+    client.flush().await.unwrap();
+    let first = Instance::new("a").unwrap();
+    let subject = rig.nats.names().probe(&job.spec.app, &first);
+    // Again while the machine is too busy to answer in time; one after the other, it never would be.
+    for n in 0.. {
+        trigger(&rig, &job, n..n + 1).await;
+        let all: Vec<_> =
+            tokio::time::timeout(crate::rig::PATIENCE, probes.by_ref().take(3).collect())
+                .await
+                .unwrap();
+        let probe = all.iter().find(|probe| *probe.subject == subject).unwrap();
+        client.publish(probe.reply.clone().unwrap(), "{}".into()).await.unwrap();
+        let lock = format!("probed.x.t{n}");
+        let fired = rig.fired_until(|all| all.iter().any(|fired| fired.lock == lock)).await;
+        let fired = fired.iter().find(|fired| fired.lock == lock).unwrap();
+        if fired.plan.targets == [first.clone()] {
+            break;
+        }
+        assert!(fired.plan.targets.is_empty() && n < 20, "{n}: {:?}", fired.plan);
+    }
+    futures::future::join_all(scheduler.into_iter().map(Scheduler::stop)).await;
 }
 
 #[tokio::test]

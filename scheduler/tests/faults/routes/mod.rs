@@ -1,12 +1,15 @@
 //! Routes, broadcasts and shards on real executors, while executors join and leave: R9.
 
 mod gone;
+mod probes;
+mod shards;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::TimeDelta;
 use serde_json::{Value, json};
 use taskparty_common::name::Instance;
 use taskparty_common::outcome::{Code, RunState};
@@ -21,6 +24,9 @@ use crate::shop::{Shop, executor};
 
 const URL: &str = "TASKPARTY_TEST_URL";
 const INSTANCE: &str = "TASKPARTY_TEST_INSTANCE";
+
+/// How long executors have to answer a probe, less what is lost when times are written down.
+const DEADLINE: TimeDelta = TimeDelta::milliseconds(490);
 
 fn instance(name: &str) -> Instance {
     Instance::new(name).unwrap()
@@ -103,13 +109,17 @@ impl Site {
         self.run(run, |run| run.run.state.is_terminal()).await
     }
 
-    /// Triggers `job` so often, one after the other, and says who ran it.
+    /// Triggers `job` so often, one after the other, and says who ran it. Of `failover` only what
+    /// was answered in time counts.
     async fn who(&self, job: &str, times: usize) -> String {
         let mut who = Vec::new();
         for _ in 0..times {
-            let run = self.ended(self.triggered(json!({ "id": job })).await).await;
-            assert_eq!(run.run.state, RunState::Succeeded, "{run:#?}");
-            who.extend(run.attempt_rows.iter().map(by));
+            let run = until("answers that come in time", async || {
+                let run = self.ended(self.triggered(json!({ "id": job })).await).await;
+                assert_eq!(run.run.state, RunState::Succeeded, "{run:#?}");
+                (job != "failover" || answered_in_time(&run)).then_some(run)
+            });
+            who.extend(run.await.attempt_rows.iter().map(by));
         }
         who.join(" ")
     }
@@ -128,6 +138,17 @@ impl Site {
 
 fn by(row: &AttemptRow) -> String {
     row.instance.as_ref().map_or("-".into(), ToString::to_string)
+}
+
+/// How long it took from when the run was due until it was sent: the probes are between.
+fn waited(run: &RunDetail) -> TimeDelta {
+    run.run.fired_at.unwrap() - run.run.fire_time.unwrap()
+}
+
+/// Whether nobody's answer can have been missed: on a busy machine who lives may be too late, and
+/// is rightly passed over.
+fn answered_in_time(run: &RunDetail) -> bool {
+    waited(run) < DEADLINE
 }
 
 /// Waits until `node` sees just these executors.
@@ -211,7 +232,6 @@ async fn each_route_finds_its_executor_while_one_joins_and_one_leaves() {
     for (route, wanted) in [
         ("first", ["a a a a", "a a a a", "b b b b"]),
         ("failover", ["a a a a", "a a a a", "b b b b"]),
-        ("busyover", ["a a a a", "a a a a", "b b b b"]),
         ("last", ["b b b b", "c c c c", "c c c c"]),
         ("round_robin", ["a b a b", "c a b c", "b c b c"]),
         ("least_recently_used", ["a b a b", "c a b c", "b c b c"]),
@@ -225,7 +245,8 @@ async fn each_route_finds_its_executor_while_one_joins_and_one_leaves() {
     assert!(hashed.iter().all(only), "{hashed:?}");
     assert!(hashed[1] == hashed[0] || hashed[1].starts_with('c'), "{hashed:?}");
     assert!(hashed[2] == hashed[1] || hashed[1].starts_with('a'), "{hashed:?}");
-    for route in ["any", "random"] {
+    // Whoever has just run it may still be tidying up: `probes` shows what `busyover` is for.
+    for route in ["any", "random", "busyover"] {
         assert!(!asked[route][0].contains(['c', '-']) && !asked[route][2].contains(['a', '-']));
     }
     site.consumer_is_removed("a").await;
