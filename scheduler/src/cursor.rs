@@ -86,6 +86,8 @@ pub(crate) struct Keeper {
     pub(crate) confirmed: watch::Sender<Option<Confirmed>>,
     /// The cursors of jobs that lag.
     pub(crate) own: Own,
+    /// The node leaves: others take its jobs over.
+    pub(crate) leaving: CancellationToken,
 }
 
 impl Keeper {
@@ -94,12 +96,13 @@ impl Keeper {
     pub(crate) async fn run(mut self, shutdown: CancellationToken) {
         let mut tick = tokio::time::interval(EVERY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut writes = 0_u64;
+        let (mut writes, mut engine_lives) = (0_u64, true);
         loop {
             tokio::select! {
                 _ = tick.tick() => {}
-                changed = self.progress.changed() => {
-                    if changed.is_ok() && !self.is_moved_back() {
+                changed = self.progress.changed(), if engine_lives => {
+                    engine_lives = changed.is_ok();
+                    if !engine_lives || !self.is_moved_back() {
                         continue;
                     }
                 }
@@ -137,7 +140,7 @@ impl Keeper {
         self.put_cursors(&progress.cursors).await;
         // It may have moved back meanwhile.
         let now = self.progress.borrow().as_ref().map_or(i64::MAX, |now| now.watermark_ms);
-        let watermark_ms = self.own.watermark(progress.watermark_ms.min(now), &progress.cursors);
+        let watermark_ms = self.watermark(progress.watermark_ms.min(now), &progress.cursors);
         let Some(handled) = DateTime::from_timestamp_millis(watermark_ms) else { return };
         let Ok(value) = serde_json::to_vec(&Watermark { v: 1, handled, walked }) else { return };
         let key =
@@ -149,6 +152,15 @@ impl Keeper {
                 self.delete_cursors(&progress.cursors).await;
             }
             Err(error) => tracing::warn!(%error, "The watermark is not stored; it is tried again."),
+        }
+    }
+
+    /// How far the watermark may go, when it may go up to `others_ms` but for jobs that lag.
+    fn watermark(&self, others_ms: i64, marks: &Marks) -> i64 {
+        let stored = self.confirmed.borrow().as_ref().map(|stored| stored.watermark_ms);
+        match stored.filter(|_| self.leaving.is_cancelled()) {
+            Some(stored_ms) => self.own.last_watermark(others_ms, marks, stored_ms),
+            None => self.own.watermark(others_ms, marks),
         }
     }
 

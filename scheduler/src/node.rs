@@ -223,6 +223,7 @@ impl Node {
             walked,
             confirmed: confirm,
             own: Own::default(),
+            leaving: self.shutdown.clone(),
         };
         let membership = Membership {
             buckets: buckets.clone(),

@@ -3,7 +3,9 @@
 //! *Invariants.* The watermark passes an instant of a job that lags only when the job's cursor is
 //! stored before that instant; and the cursor goes only when a watermark that counts the job again
 //! is stored. A cursor is changed by compare-and-set on the own revision: who finds that another
-//! has written or deleted it leaves it so, and the own watermark waits for the job.
+//! has written or deleted it leaves it so, and the own watermark waits for the job. Only who leaves
+//! does not move it back for that: the other one is the job's next scheduler, whose cursor or
+//! watermark counts the job.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -63,6 +65,8 @@ enum Place {
     At { revision: u64, cursor: Cursor },
     /// This revision is there, or one that was not confirmed.
     Unsure { revision: u64 },
+    /// This revision was there when it was looked for, whoever wrote it.
+    Found { revision: u64 },
     /// Somebody else has written or removed it.
     Lost,
 }
@@ -96,7 +100,7 @@ impl Own {
 
     /// This cursor is there, and may be the own one.
     fn found(&mut self, job: JobId, revision: u64) {
-        self.places.entry(job).or_insert(Place::Unsure { revision });
+        self.places.entry(job).or_insert(Place::Found { revision });
     }
 
     /// Forgets what is another's, and what was lost and is no longer needed.
@@ -137,8 +141,25 @@ impl Own {
     /// How far the watermark may go: no job before `others_ms` counts but those whose cursors are
     /// not stored.
     pub(crate) fn watermark(&self, others_ms: i64, marks: &Marks) -> i64 {
+        self.watermark_but_of(others_ms, marks, |_| false)
+    }
+
+    /// The same for who leaves, and whose watermark is at `stored_ms`: that does not go back for what
+    /// its successors keep by now.
+    pub(crate) fn last_watermark(&self, others_ms: i64, marks: &Marks, stored_ms: i64) -> i64 {
+        let others = self.watermark_but_of(others_ms, marks, |place| place == Place::Lost);
+        others.min(self.watermark(others_ms, marks).max(stored_ms))
+    }
+
+    fn watermark_but_of(
+        &self,
+        others_ms: i64,
+        marks: &Marks,
+        left_out: impl Fn(Place) -> bool,
+    ) -> i64 {
         let missing = |(job, wanted): (&JobId, &Wanted)| match (wanted, self.places.get(job)) {
             (Wanted::At(wanted), Some(Place::At { cursor, .. })) if cursor == wanted => None,
+            (Wanted::At(_), Some(place)) if left_out(*place) => None,
             (Wanted::At(wanted), _) => Some(wanted.handled_ms),
             _ => None,
         };
@@ -148,9 +169,7 @@ impl Own {
     /// What is to be deleted once that watermark is stored, and up to which revision.
     pub(crate) fn deletes(&self, marks: &Marks) -> Vec<(JobId, u64)> {
         let covered = |(job, wanted): (&JobId, &Wanted)| match (wanted, self.places.get(job)?) {
-            (Wanted::Covered, Place::At { revision, .. } | Place::Unsure { revision }) => {
-                Some((job.clone(), *revision))
-            }
+            (Wanted::Covered, place) => Some((job.clone(), place.revision()?)),
             _ => None,
         };
         marks.iter().filter_map(covered).collect()
@@ -194,13 +213,24 @@ impl Own {
 }
 
 impl Place {
-    /// It is being written: only the answer says what is there. The revision before.
+    /// It is being written: only the answer says what is there. The revision before, if it was the
+    /// own one: what was only found is taken over as it is by then.
     fn doubt(&mut self) -> Option<u64> {
         if let Place::At { revision, .. } = *self {
             *self = Place::Unsure { revision };
         }
         match *self {
-            Place::At { revision, .. } | Place::Unsure { revision } => Some(revision),
+            Place::Found { .. } => None,
+            place => place.revision(),
+        }
+    }
+
+    /// What was there when it was last seen.
+    fn revision(self) -> Option<u64> {
+        match self {
+            Place::At { revision, .. } | Place::Unsure { revision } | Place::Found { revision } => {
+                Some(revision)
+            }
             Place::Lost => None,
         }
     }
@@ -296,5 +326,50 @@ mod tests {
         assert_eq!(write(&mut own, Written::At(10)), (1, 100), "it lags once more");
         own.settle(&marks(Wanted::GivenUp));
         assert_eq!(own.jobs().count(), 0);
+    }
+
+    #[test]
+    fn what_was_only_found_is_taken_over_as_it_is_by_then() {
+        let job = JobId::new("a").unwrap();
+        let cursor = Cursor { since: DateTime::UNIX_EPOCH, handled_ms: 5 };
+        let marks = |wanted| Marks::from([(job.clone(), wanted)]);
+        let mut own = Own::default();
+        let knows = |own: &mut Own, written| {
+            let put = own.begin_puts(&marks(Wanted::At(cursor))).remove(0);
+            let known = put.known;
+            own.was_put(put, written);
+            known
+        };
+        own.found(job.clone(), 7);
+        assert_eq!(own.deletes(&marks(Wanted::Covered)), [(job.clone(), 7)]);
+        assert_eq!(knows(&mut own, Written::Unknown), None);
+        assert_eq!(knows(&mut own, Written::At(9)), None, "nobody knows whether it was stored");
+        own.found(job.clone(), 8);
+        assert_eq!(knows(&mut own, Written::At(10)), Some(9), "the own one is known better");
+        own.settle(&marks(Wanted::GivenUp));
+        assert_eq!(knows(&mut own, Written::At(12)), None, "others may have written it meanwhile");
+    }
+
+    #[test]
+    fn who_leaves_does_not_go_back_for_what_its_successor_keeps() {
+        let job = |name: &str| JobId::new(name).unwrap();
+        let at = |handled_ms| Wanted::At(Cursor { since: DateTime::UNIX_EPOCH, handled_ms });
+        let marks = Marks::from([(job("a"), at(5)), (job("b"), at(40))]);
+        let mut own = Own::default();
+        let write = |own: &mut Own, a, b| {
+            for put in own.begin_puts(&marks) {
+                let written = if put.job == job("a") { a } else { b };
+                own.was_put(put, written);
+            }
+        };
+        write(&mut own, Written::At(7), Written::At(8));
+        assert_eq!(own.last_watermark(100, &marks, 90), 100);
+        write(&mut own, Written::Lost, Written::At(9));
+        assert_eq!(own.watermark(100, &marks), 5);
+        assert_eq!(own.last_watermark(100, &marks, 90), 90, "it does not go on either");
+        assert_eq!(own.last_watermark(60, &marks, 90), 60, "for others it goes back");
+        assert_eq!(own.last_watermark(100, &marks, 3), 5);
+        write(&mut own, Written::Lost, Written::Unknown);
+        assert_eq!(own.last_watermark(100, &marks, 90), 40, "also for what is not confirmed");
     }
 }

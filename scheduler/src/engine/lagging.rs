@@ -92,6 +92,23 @@ impl Engine {
         }
     }
 
+    /// Gives up `jobs`, which are others' or taken over anew: others may write their cursors. That is
+    /// said at once, so that what is known of those is not taken for what is there later.
+    pub(super) fn leave_cursors(&mut self, jobs: &[JobId]) {
+        let kept = self.ties.stored.borrow().as_ref().map(|stored| stored.jobs.clone());
+        let is_kept = |job: &&JobId| {
+            let stored = kept.as_ref().is_some_and(|kept| kept.contains(*job));
+            stored || self.lagging.marks.contains_key(*job)
+        };
+        let left: Vec<JobId> = jobs.iter().filter(is_kept).cloned().collect();
+        jobs.iter().for_each(|job| self.give_up(job));
+        if !left.is_empty() {
+            let given_up = left.into_iter().map(|job| (job, Wanted::GivenUp));
+            Arc::make_mut(&mut self.lagging.marks).extend(given_up);
+            self.report();
+        }
+    }
+
     /// A job was taken over and lags: it is fired when its past since `cursor` was read. Also a job
     /// that has a new past by now, of which nothing is handled.
     pub(super) fn await_past(&mut self, kept: &Kept, cursor: Cursor) {

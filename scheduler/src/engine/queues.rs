@@ -265,6 +265,10 @@ impl Engine {
     /// Whether the missed instants of `job` wait: an earlier run goes on, and all are to run in
     /// turn. They take no lock before it is their turn, so that none is dropped.
     pub(super) fn must_wait(&mut self, job: &JobId, now: DateTime<Utc>) -> bool {
+        // It is decided anew, as after an edit: what was held back before is no longer.
+        if let Some(before) = self.waiting.let_go(job) {
+            self.under_way.end(job, before);
+        }
         if !self.waiting.is_known(job) || !self.waiting.is_full(job, self.bounds_of(job).places) {
             return false;
         }

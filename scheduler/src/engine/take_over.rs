@@ -85,7 +85,7 @@ impl Engine {
         let all = self.scheduled.keys().chain(self.lagging.without_past());
         let jobs: Vec<JobId> = all.filter(|job| given_up(self, job)).cloned().collect();
         self.freeze();
-        jobs.iter().for_each(|job| self.give_up(job));
+        self.leave_cursors(&jobs);
         let missing: Arc<BTreeMap<JobId, DateTime<Utc>>> =
             Arc::new(self.missing().map(|job| (job.id().clone(), job.since())).collect());
         self.take_over = TakeOver::Reading { jobs: missing.clone(), again: false };

@@ -251,3 +251,42 @@ async fn pausing_a_job_that_lags_drops_its_cursor_and_a_deleted_bucket_gets_it_a
     until("the cursor to go", async || cursor(&rig).await.is_none()).await;
     scheduler.stop().await;
 }
+
+#[tokio::test]
+async fn an_edit_of_a_job_whose_catch_up_waits_leaves_nothing_behind_when_the_job_is_deleted() {
+    let rig = Rig::start().await;
+    let scheduler = rig.scheduler().await;
+    let mut saved = save_jobs(&rig).await;
+    let at = miss(&rig, &saved);
+    stands(&rig, &scheduler, at).await;
+    // Its first run goes on, and what it has missed since waits for that.
+    for n in 0..2 {
+        saved.spec.params = json!({ "n": n });
+        let revision = rig.store(&saved).await;
+        rig.seen(revision).await;
+        stands(&rig, &scheduler, at).await;
+    }
+    rig.buckets.delete(Bucket::Jobs, "lags").await.unwrap();
+    until("the cursor to go", async || cursor(&rig).await.is_none()).await;
+    let deleted = rig.clock.now();
+    until("the watermark", async || watermark(&rig, &scheduler).await > Some(deleted)).await;
+    scheduler.stop().await;
+}
+
+#[tokio::test]
+async fn who_leaves_while_a_successor_keeps_the_cursor_does_not_put_its_watermark_back() {
+    let rig = Rig::start().await;
+    let scheduler = rig.scheduler().await;
+    let saved = save_jobs(&rig).await;
+    let at = miss(&rig, &saved);
+    stands(&rig, &scheduler, at).await;
+    let so_far = watermark(&rig, &scheduler).await;
+    // As if another one had taken the job over just when this one leaves.
+    let instance = scheduler.node.instance().clone();
+    let others = json!({ "v": 1, "since": at, "handled": at, "owner": "other" }).to_string();
+    let put = rig.buckets.put(Bucket::Cursors, "job.lags", others, None);
+    let (put, ()) = tokio::join!(put, scheduler.stop());
+    put.unwrap();
+    let left = handled(&rig, &format!("scheduler.{instance}")).await;
+    assert!(left >= so_far, "{left:?} is before {so_far:?}");
+}
