@@ -12,6 +12,7 @@
 //! | `fail` | 1 | fails with a message that ends in its params |
 //! | `fatal` | 1 | the same, and says that no other attempt will do better |
 //! | `panic` | 1 | panics, or throws what it did not mean to |
+//! | `deaf` | 1 | takes `{ms}`, waits so long whatever it is told, and cannot be stopped |
 //!
 //! The command gets `NATS_URL`, `TASKPARTY_APP` and `TASKPARTY_DRAIN` (seconds) from its
 //! environment and drains at SIGTERM.

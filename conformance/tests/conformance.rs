@@ -14,6 +14,7 @@ macro_rules! conforms {
             outcome::timeout
             outcome::what_cannot_begin_is_answered_or_removed
             outcome::cancel
+            deaf::one_that_does_not_stop_is_reported_as_such_and_keeps_its_slot
             wire::registers_renews_and_answers
             wire::the_scheduler_may_come_later
             wire::pinned_work_is_taken

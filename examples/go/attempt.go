@@ -89,7 +89,7 @@ func (r *Result) call(c *Context, handler Handler) {
 	announce := time.AfterFunc(100*time.Millisecond, func() { r.announce(c) })
 	defer announce.Stop()
 	ended := make(chan func(), 1) // what to do with the result
-	go func() {
+	c.call.Go(func() {
 		defer func() {
 			if fault := recover(); fault != nil {
 				ended <- func() { r.failed("handler_panic", fmt.Sprint("the handler panicked: ", fault)) }
@@ -97,7 +97,7 @@ func (r *Result) call(c *Context, handler Handler) {
 		}()
 		output, err := handler.Call(c)
 		ended <- func() { r.returned(output, err) }
-	}()
+	})
 	select {
 	case end := <-ended:
 		end()
@@ -105,13 +105,15 @@ func (r *Result) call(c *Context, handler Handler) {
 	case <-c.Done():
 	}
 	cause := context.Cause(c)
-	if !errors.Is(cause, errTimeout) && !errors.Is(cause, errLeaseLost) {
+	r.Message = cause.Error()
+	if !errors.Is(cause, errLeaseLost) {
 		select { // a moment to tidy up
 		case <-ended:
 		case <-time.After(time.Second):
+			r.Message += "; its code did not stop and may still be at work"
 		}
 	}
-	switch r.Message = cause.Error(); {
+	switch {
 	case errors.Is(cause, errTimeout):
 		r.Outcome, r.Code = "timed_out", "timeout"
 	case errors.Is(cause, errCancelled):

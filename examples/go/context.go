@@ -7,6 +7,7 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -57,6 +58,7 @@ type Context struct {
 	stop     context.CancelCauseFunc
 	settled  context.Context           // done when nothing more is to be said of it
 	since    atomic.Pointer[time.Time] // when what last extended the lease was sent
+	call     sync.WaitGroup            // the handler, until it has returned
 }
 
 // Log writes to the run's log.

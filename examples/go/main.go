@@ -56,6 +56,12 @@ func fatal(_ *Context, params any) (any, error) {
 // fault has a fault.
 func fault(_ *Context, _ any) (any, error) { return []int{}[1:], nil }
 
+// deaf takes its time, and heeds nothing.
+func deaf(_ *Context, params struct{ Ms int64 }) (any, error) {
+	time.Sleep(time.Duration(params.Ms) * time.Millisecond)
+	return nil, nil
+}
+
 func setting(name, otherwise string) string {
 	if value := os.Getenv(name); value != "" {
 		return value
@@ -73,7 +79,7 @@ func main() {
 	executor := &Executor{App: setting("TASKPARTY_APP", "go-demo"), Prefix: "taskparty",
 		Drain: time.Duration(drain * float64(time.Second)),
 		Handlers: map[string]Handler{"echo": {4, with(echo)}, "sleep": {2, with(sleep)}, "fail": {1, with(fail)},
-			"fatal": {1, with(fatal)}, "panic": {1, with(fault)}}}
+			"fatal": {1, with(fatal)}, "panic": {1, with(fault)}, "deaf": {1, with(deaf)}}}
 	if err := executor.Run(ctx, setting("NATS_URL", "nats://127.0.0.1:4222")); err != nil {
 		log.Fatal(err)
 	}

@@ -104,6 +104,8 @@ func (e *Executor) take(msg *nats.Msg) {
 		return // the server has forgotten that we have it
 	}
 	defer func() {
+		settle()
+		ctx.call.Wait() // a handler that does not stop keeps its slot until it does
 		e.mu.Lock()
 		delete(e.live, key)
 		e.mu.Unlock()

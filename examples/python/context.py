@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import logging
 import time
 
+log = logging.getLogger("taskparty")
 MAX_MESSAGE, MAX_OUTPUT = 8 * 1024, 64 * 1024  # bytes
 
 
@@ -33,8 +35,18 @@ class Context:
         self.lease = dispatch["lease_ms"] / 1000 * 0.95  # we stop a little before the server gives it away
         self.lease_ends = clock() + self.lease
         self.cancelled = asyncio.get_running_loop().create_future()
-        self.started_at = None
+        self.started_at = self.call = None  # when the handler was called, and its task
         self.key = (self.run, self.shard["index"], self.attempt, self.delivery)
+
+    async def keep_lease(self):
+        """Returns when the lease is lost."""
+        while clock() < self.lease_ends:
+            await asyncio.sleep(max(0, min(self.lease / 3, self.lease_ends - clock())))
+            sent = clock()
+            try:
+                await self.executor.answer(self.msg, b"+WPI")
+                if clock() < self.lease_ends: self.lease_ends = sent + self.lease
+            except Exception as error: log.warning("a lease was not extended: %r", error)
 
     async def log(self, text, level="info"):
         """Writes to the run's log."""
@@ -49,6 +61,15 @@ class Context:
         return {"v": 1, "run": self.run, "job": self.job, "shard": shard, "attempt": self.attempt,
                 "delivery": self.delivery, "instance": self.executor.instance, "fire_time": self.fire_time,
                 "started_at": self.started_at}
+
+
+async def in_thread(function, *args):
+    """Calls what blocks. A thread cannot be stopped: until it ends the handler has not ended, and keeps its slot."""
+    work = asyncio.create_task(asyncio.to_thread(function, *args))
+    while not work.done():
+        try: await asyncio.wait({work})
+        except asyncio.CancelledError: pass  # it is reported, a second later, as one that goes on
+    return work.result()
 
 
 def returned(handler):

@@ -7,6 +7,7 @@ from context import Context, clock, returned
 
 log = logging.getLogger("taskparty")
 PULL = b'{"batch": 1, "expires": 30000000000, "idle_heartbeat": 2000000000}'  # nanoseconds
+GOES_ON = "; its code did not stop and may still be at work"
 
 def now(): return datetime.now(timezone.utc)
 
@@ -98,20 +99,12 @@ class Executor:
         if ctx.key in self.live: return  # the server forgot that we have it
         if self.draining and ctx.delivery < ctx.dispatch["max_deliveries"]: return await self.answer(msg, b"-NAK")
         self.live[ctx.key] = ctx
-        tasks = [asyncio.create_task(self.keep_lease(ctx)), asyncio.create_task(self.see_through(ctx))]
+        tasks = [asyncio.create_task(ctx.keep_lease()), asyncio.create_task(self.see_through(ctx))]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)  # a lost lease stops the rest, unreported
         for task in tasks: task.cancel()
         await asyncio.wait(tasks, timeout=2)
+        if ctx.call: await asyncio.wait({ctx.call})  # a handler that does not stop keeps its slot until it does
         del self.live[ctx.key]
-
-    async def keep_lease(self, ctx):
-        while clock() < ctx.lease_ends:
-            await asyncio.sleep(max(0, min(ctx.lease / 3, ctx.lease_ends - clock())))
-            sent = clock()
-            try:
-                await self.answer(ctx.msg, b"+WPI")
-                if clock() < ctx.lease_ends: ctx.lease_ends = sent + ctx.lease
-            except Exception as error: log.warning("a lease was not extended: %r", error)
 
     async def see_through(self, ctx):
         if ctx.delivery > ctx.dispatch["max_deliveries"]: end = {"outcome": "lost", "code": "executor_lost"}
@@ -129,18 +122,18 @@ class Executor:
     async def call(self, ctx):
         """Calls the handler and waits for whatever ends it; None when the work is to be handed back."""
         timeout, ctx.started_at = ctx.dispatch["timeout_ms"], now().isoformat()
-        handler = asyncio.create_task(self.handlers[ctx.handler][0](ctx, ctx.dispatch["params"]))
+        handler = ctx.call = asyncio.create_task(self.handlers[ctx.handler][0](ctx, ctx.dispatch["params"]))
         announce = asyncio.create_task(self.announce(ctx))
         try:
             await asyncio.wait({handler, ctx.cancelled, self.drained}, timeout=timeout and timeout / 1000,
                                return_when=asyncio.FIRST_COMPLETED)
             if handler.done(): return returned(handler)
-            if not ctx.cancelled.done() and not self.drained.done(): return {"outcome": "timed_out", "code": "timeout"}
+            if ctx.cancelled.done(): end, why = {"outcome": "cancelled", "code": "cancelled", "retryable": False}, f"cancelled by {ctx.cancelled.result()}"
+            elif self.drained.done(): end, why = None, ""
+            else: end, why = {"outcome": "timed_out", "code": "timeout"}, f"stopped at its timeout of {timeout} ms"
             handler.cancel()  # raises CancelledError in it; it has a second to tidy up
             await asyncio.wait({handler}, timeout=1)
-            if not ctx.cancelled.done(): return None
-            by = f"cancelled by {ctx.cancelled.result()}"
-            return {"outcome": "cancelled", "code": "cancelled", "message": by, "retryable": False}
+            return end and end | {"message": why if handler.done() else why + GOES_ON}
         finally: handler.cancel(); announce.cancel()
 
     async def announce(self, ctx):

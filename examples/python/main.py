@@ -4,8 +4,9 @@ import asyncio
 import logging
 import os
 import signal
+import time
 
-from context import BadParams, Fatal
+from context import BadParams, Fatal, in_thread
 from executor import Executor
 
 
@@ -39,7 +40,13 @@ async def panic(ctx, params):
     return {}["missing"]
 
 
-HANDLERS = {"echo": (echo, 4), "sleep": (sleep, 2), "fail": (fail, 1), "fatal": (fatal, 1), "panic": (panic, 1)}
+async def deaf(ctx, params):
+    """Blocks a thread for `{"ms": 500}`, whatever it is told."""
+    await in_thread(time.sleep, params["ms"] / 1000)
+
+
+HANDLERS = {"echo": (echo, 4), "sleep": (sleep, 2), "fail": (fail, 1), "fatal": (fatal, 1), "panic": (panic, 1),
+            "deaf": (deaf, 1)}
 
 
 async def main():
@@ -50,6 +57,7 @@ async def main():
     app, url = os.environ.get("TASKPARTY_APP", "python-demo"), os.environ.get("NATS_URL", "nats://127.0.0.1:4222")
     drain = float(os.environ.get("TASKPARTY_DRAIN", "30"))
     await Executor(app, HANDLERS, drain=drain).run(url, stop)
+    os._exit(0)  # a handler that did not stop ends here; asyncio would wait for it
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ export async function take(executor: Executor, msg: Msg) {
     await seeThrough(ctx);
   } finally {
     ctx.settled = true;
+    await ctx.returned; // a handler that does not stop keeps its slot until it does
     executor.live.delete(ctx.key);
   }
 }
@@ -70,16 +71,18 @@ async function call(ctx: Context): Promise<End | undefined> {
   const { executor, dispatch } = ctx;
   ctx.startedAt = new Date().toISOString();
   const handler = (async () => executor.handlers[dispatch.handler]!.call(ctx, dispatch.params))().then(returned).catch(thrown);
+  ctx.returned = handler;
   const started = () => executor.nc.publish(executor.subject("started"), JSON.stringify({ ...ctx.record(), shard: dispatch.shard.index }));
   const announce = setTimeout(started, 100);
   const limit = dispatch.timeout_ms === null ? undefined : setTimeout(() => ctx.stop("timeout"), dispatch.timeout_ms);
   try {
     const end = await Promise.race([handler, ctx.stopped]);
     if (typeof end !== "string") return end;
-    if (end === "timeout") return { outcome: "timed_out", code: "timeout" };
     if (end === "lease lost") return;
-    await Promise.race([handler, sleep(1_000)]); // a moment to tidy up
-    if (end === "cancelled") return { outcome: "cancelled", code: "cancelled", message: `cancelled by ${ctx.by}`, retryable: false };
+    const goesOn = "; its code did not stop and may still be at work";
+    const more = await Promise.race([handler.then(() => ""), sleep(1_000, goesOn)]); // a moment to tidy up
+    if (end === "timeout") return { outcome: "timed_out", code: "timeout", message: `stopped at its timeout of ${dispatch.timeout_ms} ms${more}` };
+    if (end === "cancelled") return { outcome: "cancelled", code: "cancelled", message: `cancelled by ${ctx.by}${more}`, retryable: false };
     await executor.answer(ctx.msg, "-NAK"); // the drain time is over: somebody else's
   } finally {
     clearTimeout(announce);

@@ -40,6 +40,8 @@ export class Context {
   by = "";
   settled = false;
   startedAt?: string;
+  /** The handler's end, once it was called. */
+  returned?: Promise<unknown>;
   /** Why the handler has to stop, once it has to. */
   readonly stopped: Promise<Why>;
   #since = clocks();

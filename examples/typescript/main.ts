@@ -33,6 +33,11 @@ async function panic(_: Context, params: any) {
   return params.missing.field;
 }
 
+/** Takes its time, and heeds nothing. */
+async function deaf(_: Context, { ms }: { ms: number }) {
+  await wait(ms);
+}
+
 const stop = new AbortController();
 for (const signal of ["SIGTERM", "SIGINT"]) process.once(signal, () => stop.abort());
 const { TASKPARTY_APP = "typescript-demo", NATS_URL = "nats://127.0.0.1:4222", TASKPARTY_DRAIN = "30" } = process.env;
@@ -42,6 +47,7 @@ const handlers = {
   fail: { slots: 1, call: fail },
   fatal: { slots: 1, call: fatal },
   panic: { slots: 1, call: panic },
+  deaf: { slots: 1, call: deaf },
 };
 await new Executor(TASKPARTY_APP, handlers, { drainMs: Number(TASKPARTY_DRAIN) * 1_000 }).run(NATS_URL, stop.signal);
 process.exit(); // a handler that did not heed its signal ends here

@@ -118,6 +118,8 @@ pub(crate) enum Failure {
     BadParams(String),
     /// It said so itself.
     Handler(HandlerError),
+    /// It was asked to stop and did not; the text says how it came to its end.
+    Killed(String),
 }
 
 /// What a call of a handler comes to.

@@ -112,6 +112,7 @@ impl Ending {
                 retryable: true,
             },
             Err(Failure::BadParams(text)) => Self::failed(Code::BadParams, text).fatal(),
+            Err(Failure::Killed(text)) => Self::failed(Code::HandlerError, text),
             Err(Failure::Handler(error)) if error.is_retryable() => {
                 Self::failed(Code::HandlerError, error.message())
             }
@@ -140,9 +141,12 @@ impl Ending {
 
     /// Its code blocks its thread and could not be stopped.
     pub(crate) fn and_goes_on(self) -> Self {
-        let message =
-            format!("{}; its code could not be stopped and may still be at work", self.message);
-        Self { message, ..self }
+        self.and("its code could not be stopped and may still be at work")
+    }
+
+    /// The same, and what more there is to say of it.
+    pub(crate) fn and(self, more: &str) -> Self {
+        Self { message: format!("{}; {more}", self.message), ..self }
     }
 
     /// It came after its start deadline.

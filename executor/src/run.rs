@@ -21,7 +21,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use crate::context::{Context, ContextParts};
-use crate::handler::{ErasedHandler, Returned, TidyUp};
+use crate::handler::{ErasedHandler, Failure, Returned, TidyUp};
 use crate::live::{CancelRequest, Entered, Place};
 use crate::logs::Writer;
 use crate::node::Node;
@@ -303,7 +303,7 @@ impl Holder<'_> {
     }
 
     /// Asks the handler to stop and gives it a moment, in which the lease must still hold. What it
-    /// returns now does not count: it may be half of the work.
+    /// returns now does not count: it may be half of the work. Only that it had to be killed does.
     async fn tidy_up(
         &self,
         task: &mut AbortOnDropHandle<Returned>,
@@ -315,7 +315,10 @@ impl Holder<'_> {
         tokio::select! {
             biased;
             () = self.lease.lost() => return End::LeaseLost,
-            _ = &mut *task => return end,
+            returned = &mut *task => return match (end, returned) {
+                (End::Ended(ending), Ok(Err(Failure::Killed(how)))) => End::Ended(ending.and(&how)),
+                (end, _) => end,
+            },
             () = sleep(time) => {}
         }
         let End::Ended(ending) = end else { return end };

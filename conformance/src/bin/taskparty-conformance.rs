@@ -40,6 +40,13 @@ async fn panic(_: Context, _: Value) -> Result<(), HandlerError> {
     panic!("a fault")
 }
 
+/// Blocks its thread, so that dropping its future does not stop it.
+#[allow(clippy::disallowed_methods, reason = "blocking is what it is for")]
+async fn deaf(_: Context, params: Sleep) -> Result<(), HandlerError> {
+    std::thread::sleep(Duration::from_millis(params.ms));
+    Ok(())
+}
+
 fn text(params: &Value) -> String {
     params.as_str().map_or_else(|| params.to_string(), str::to_owned)
 }
@@ -58,6 +65,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .handler_with("fail", slots(1), fail)
         .handler_with("fatal", slots(1), fatal)
         .handler_with("panic", slots(1), panic)
+        .handler_with("deaf", slots(1), deaf)
         .run(terminate.recv())
         .await?;
     Ok(())

@@ -1,5 +1,6 @@
 //! What every executor must do. Each case has a server of its own and can run beside the others.
 
+pub mod deaf;
 pub mod lease;
 pub mod outcome;
 pub mod process;

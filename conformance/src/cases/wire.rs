@@ -23,7 +23,8 @@ pub async fn registers_renews_and_answers(subject: &Subject) {
     let key = format!("$KV.taskparty_executors.{}.{}", site.app, executor.instance);
     let (first, entry) = site.registry().await.remove(&key).expect("an entry under its name");
     let slots: Vec<_> = entry.handlers.iter().map(|(name, h)| (name.as_str(), h.slots)).collect();
-    assert_eq!(slots, [("echo", 4), ("fail", 1), ("fatal", 1), ("panic", 1), ("sleep", 2)]);
+    let wanted = [("deaf", 1), ("echo", 4), ("fail", 1), ("fatal", 1), ("panic", 1), ("sleep", 2)];
+    assert_eq!(slots, wanted);
     assert_eq!((entry.v, &entry.app, entry.draining), (1, &site.app, false));
     assert!(entry.pid > 0 && !entry.host.is_empty());
 
@@ -36,8 +37,8 @@ pub async fn registers_renews_and_answers(subject: &Subject) {
             timeout(Duration::from_secs(5), site.nats.client().request(probe.clone(), ask));
         serde_json::from_slice(&answer.await.unwrap().unwrap().payload).unwrap()
     };
-    assert_eq!(probe(JOB).await, json!({"free": 8, "running": true}));
-    assert_eq!(probe("another").await, json!({"free": 8, "running": false}));
+    assert_eq!(probe(JOB).await, json!({"free": 9, "running": true}));
+    assert_eq!(probe("another").await, json!({"free": 9, "running": false}));
 
     let begun = Instant::now();
     let renewed = until("a renewed entry", async || {

@@ -78,11 +78,12 @@ pub(super) async fn run(
     let status =
         attend(context, &mut group, child, input, config.grace, (&mut stdout, &mut stderr)).await;
     match status {
-        Ok(Some(status)) => {
+        Ok(End::Itself(status)) => {
             verdict::of(&prepared.name, status, config.fatal_exit_code, &mut stdout, &mut stderr)
         }
         // Nobody reads this: the SDK knows why it asked for the end.
-        Ok(None) => Err(Failure::Handler(HandlerError::retry("it was stopped"))),
+        Ok(End::Stopped) => Err(Failure::Handler(HandlerError::retry("it was stopped"))),
+        Ok(End::Killed(text)) => Err(Failure::Killed(text)),
         Err(error) => {
             let text = format!("the end of {} cannot be seen: {error}", prepared.name);
             Err(Failure::Handler(HandlerError::retry(text)))
@@ -90,8 +91,17 @@ pub(super) async fn run(
     }
 }
 
-/// Feeds the process, reads what it writes, and sees to its end and to that of its group. Its
-/// status, when it ended by itself.
+/// How a process and its group came to their end.
+enum End {
+    /// By itself.
+    Itself(ExitStatus),
+    /// When it was asked to.
+    Stopped,
+    /// It was asked to and did not, and was killed; the text says so.
+    Killed(String),
+}
+
+/// Feeds the process, reads what it writes, and sees to its end and to that of its group.
 async fn attend(
     context: &Context,
     group: &mut Group,
@@ -99,7 +109,7 @@ async fn attend(
     input: String,
     grace: Duration,
     (stdout, stderr): (&mut Tail, &mut Tail),
-) -> std::io::Result<Option<ExitStatus>> {
+) -> std::io::Result<End> {
     let budget = Budget::new();
     let (stdin, out, err) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let feed = async {
@@ -132,6 +142,7 @@ async fn attend(
     // The time that the rest of the group has, and the script itself when it was stopped.
     let patience = if status.is_some() { LEFTOVERS } else { grace };
     let end = Instant::now() + patience;
+    let mut killed = None;
     if status.is_none() {
         group.terminate().await;
         let ended = timeout_at(end, async {
@@ -144,11 +155,19 @@ async fn attend(
             }
         });
         if ended.await.is_err() {
-            context.warn(format!("it did not end within {grace:?} of SIGTERM, and was killed"));
+            killed = Some(format!("it did not end within {grace:?} of SIGTERM, and was killed"));
         }
     }
     if !closed {
         closed = timeout_at(end, &mut pipes).await.is_ok();
+    }
+    if status.is_none() && !closed && killed.is_none() {
+        killed = Some(format!(
+            "what it had started did not end within {grace:?} of SIGTERM, and was killed"
+        ));
+    }
+    if let Some(text) = &killed {
+        context.warn(text);
     }
     group.kill();
     if status.is_none() {
@@ -157,7 +176,11 @@ async fn attend(
     if !closed {
         let _ = timeout(LAST_WORDS, &mut pipes).await;
     }
-    Ok(status)
+    Ok(match (status, killed) {
+        (Some(status), _) => End::Itself(status),
+        (None, None) => End::Stopped,
+        (None, Some(text)) => End::Killed(text),
+    })
 }
 
 fn cannot_start(name: &str, error: &std::io::Error) -> Failure {

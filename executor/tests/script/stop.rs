@@ -37,6 +37,8 @@ async fn a_timeout_ends_the_whole_group_and_the_result_comes_after_its_end() {
     let result = bench.rig.outcome(&work).await;
     assert_outcome(&result, Outcome::TimedOut, "timeout");
     assert!(result.retryable);
+    let said = "timeout of 4000 ms; it did not end within 300ms of SIGTERM, and was killed";
+    assert!(result.message.contains(said), "{result:?}");
     all_gone(&bench).await;
     bench.logged("did not end within 300ms of SIGTERM").await;
     executor.stop().await;
@@ -60,7 +62,7 @@ async fn a_cancelled_script_may_tidy_up() {
     bench.rig.nats.client().publish(subject, body.into()).await.unwrap();
     let result = bench.rig.result(run).await;
     assert_outcome(&result, Outcome::Cancelled, "cancelled");
-    assert!(result.message.contains("ada"));
+    assert!(result.message.contains("ada") && !result.message.contains("SIGTERM"), "{result:?}");
     assert!(bench.folder().join("tidied").exists(), "the result waits for the script's end");
     gone(&pid).await;
     bench.logged("tidied").await;
