@@ -20,6 +20,9 @@ async fn a_job_is_applied_shown_paused_resumed_and_deleted() {
         "{created:#?}"
     );
     rig.run(&[&apply[..], &["--dry-run"]].concat()).await.exits(0);
+    rig.desk.file("chosen.yaml", &job("chosen", "priority: 0\nroute: first\n"));
+    let chosen = rig.run(&["job", "apply", "-f", "chosen.yaml", "--dry-run"]).await.exits(4);
+    chosen.says("chosen: priority 0 orders what any executor may take");
     let list = rig.run(&["job", "ls", "-o", "json"]).await.exits(0).json();
     assert_eq!(list["items"][0]["id"], "nightly");
     assert_eq!(list["items"][0]["meta"]["updated_by"], "ada@desk");

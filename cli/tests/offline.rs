@@ -33,6 +33,19 @@ async fn upcoming_fires_of_an_expression_need_no_server() {
 }
 
 #[tokio::test]
+async fn a_duration_or_time_with_a_minus_gets_the_rule_and_not_a_word_about_options() {
+    let desk = Desk::new();
+    for (args, said) in [
+        (["job", "trigger", "a", "--in", "-1s"], "a number is missing"),
+        (["job", "trigger", "a", "--at", "-1d"], "is no time"),
+        (["job", "pause", "a", "--until", "-2h"], "is no time"),
+    ] {
+        desk.run(&args).await.exits(2).says(args[3]).says(said);
+    }
+    desk.run(&["run", "list", "--since", "-1h"]).await.exits(2).says("a number is missing");
+}
+
+#[tokio::test]
 async fn an_expression_that_is_wrong_or_never_fires_is_said_to_be() {
     let desk = Desk::new();
     desk.run(&["job", "next", "--cron", "61 * * * *"]).await.exits(2).says("--cron");

@@ -112,7 +112,7 @@ pub(crate) struct PauseArgs {
     #[arg(long)]
     pub(crate) reason: Option<String>,
     /// When it goes on by itself: a time with its offset, or a duration from now.
-    #[arg(long, value_name = "TIME|DURATION")]
+    #[arg(long, value_name = "TIME|DURATION", allow_hyphen_values = true)]
     pub(crate) until: Option<String>,
 }
 
@@ -141,7 +141,7 @@ pub(crate) struct NextArgs {
     #[arg(long, requires = "cron")]
     pub(crate) fold: Option<String>,
     /// Fires after this time, like 2027-01-31T09:00:00Z. [default: now]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) after: Option<String>,
     /// How many.
     #[arg(short, default_value_t = 5, value_name = "N")]
@@ -167,10 +167,10 @@ pub(crate) struct TriggerArgs {
     #[arg(long, value_name = "JSON|@FILE")]
     pub(crate) params: Option<String>,
     /// Run it after this time, like 30s.
-    #[arg(long = "in", value_name = "DURATION", conflicts_with = "at")]
+    #[arg(long = "in", value_name = "DURATION", allow_hyphen_values = true, conflicts_with = "at")]
     pub(crate) delay: Option<String>,
     /// Run it at this time, like 2027-01-31T09:00:00+08:00.
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) at: Option<String>,
     /// Your own name for this trigger: the same key triggers once.
     #[arg(long, value_name = "KEY")]
@@ -203,10 +203,10 @@ pub(crate) struct BackfillArgs {
     /// The job's id.
     pub(crate) id: String,
     /// The first instant that may run, with its offset.
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) from: String,
     /// Up to before this, with its offset; not ahead.
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) to: String,
     /// What these runs do while another one goes on: queue, skip, replace or allow. [default: queue; allow where
     /// the job says so]

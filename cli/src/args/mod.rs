@@ -59,7 +59,7 @@ pub(crate) struct Global {
     #[arg(long, global = true, value_name = "FILTER")]
     pub(crate) log: Option<String>,
     /// How long to wait for NATS when connecting, like 5s. [default: 5s]
-    #[arg(long, global = true, value_name = "DURATION")]
+    #[arg(long, global = true, value_name = "DURATION", allow_hyphen_values = true)]
     pub(crate) timeout: Option<String>,
     #[command(flatten)]
     pub(crate) nats: NatsArgs,
@@ -145,16 +145,28 @@ pub(crate) struct DoctorArgs {
     #[arg(long)]
     pub(crate) audit: bool,
     /// The period: as far back as this, like 2h. [default: 1h]
-    #[arg(long, requires = "audit", conflicts_with = "from", value_name = "DURATION")]
+    #[arg(
+        long,
+        requires = "audit",
+        conflicts_with = "from",
+        value_name = "DURATION",
+        allow_hyphen_values = true
+    )]
     pub(crate) since: Option<String>,
     /// The period's begin, inclusive, with its offset.
-    #[arg(long, requires = "audit", value_name = "TIME")]
+    #[arg(long, requires = "audit", value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) from: Option<String>,
     /// The period's end, exclusive. [default: now]
-    #[arg(long, requires = "audit", value_name = "TIME")]
+    #[arg(long, requires = "audit", value_name = "TIME", allow_hyphen_values = true)]
     pub(crate) to: Option<String>,
     /// What is younger than this may still be under way.
-    #[arg(long, requires = "audit", value_name = "DURATION", default_value = "60s")]
+    #[arg(
+        long,
+        requires = "audit",
+        value_name = "DURATION",
+        allow_hyphen_values = true,
+        default_value = "60s"
+    )]
     pub(crate) settle: String,
     /// Files in which executors wrote each start of a handler, as NDJSON: {run, shard, attempt,
     /// delivery, instance, at}. All executors of the period must have written one.

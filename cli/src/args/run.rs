@@ -42,7 +42,7 @@ pub(crate) struct ListRunsArgs {
     #[arg(long)]
     pub(crate) state: Option<String>,
     /// Only runs that were due in this time, like 1h.
-    #[arg(long, value_name = "DURATION")]
+    #[arg(long, value_name = "DURATION", allow_hyphen_values = true)]
     pub(crate) since: Option<String>,
     /// At most so many.
     #[arg(long, default_value_t = 50, value_name = "N")]

@@ -123,9 +123,39 @@ fn progress(attempt: &Value) -> String {
     format!("{shown} {}", text(progress, "note")).trim_end().to_owned()
 }
 
+/// Why a run is as it is. What became of its trigger explains nothing any more once it was retried by
+/// hand, and what it was to wait for nothing once it has ended.
 fn why(run: &Value) -> String {
-    let parts = [text(run, "skip_reason"), text(run, "code"), text(run, "trigger_message")];
-    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": ")
+    let code = text(run, "code");
+    if was_retried(run) {
+        return code.to_owned();
+    }
+    let (reason, message) = (text(run, "skip_reason"), text(run, "trigger_message"));
+    let ended = RunState::from_word(text(run, "state")).is_some_and(|state| state.is_terminal());
+    let nobody = message.split_once(" is there; it waits for one, for at most ");
+    let came;
+    let message = match (text(run, "trigger_result"), nobody) {
+        ("queued", Some((nobody, wait))) if ended && code == "no_executor" => {
+            came = format!("{nobody} came within {wait}");
+            &came
+        }
+        ("queued", _) if ended => "",
+        // Records of before say the reason in the message, too.
+        ("skipped", _) if message.starts_with("skipped: ") => message
+            .trim_start_matches("skipped: ")
+            .trim_start_matches(reason)
+            .trim_start_matches(", "),
+        _ => message,
+    };
+    [reason, code, message]
+        .into_iter()
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join(": ")
+}
+
+fn was_retried(run: &Value) -> bool {
+    run.get("round").is_some_and(|round| round.as_u64() > Some(0))
 }
 
 /// The state, and that a run which goes on is to stop.
@@ -192,7 +222,7 @@ fn people(run: &Value, clock: &Clock) -> String {
             head.row([field.to_owned(), dated(at)]);
         }
     }
-    if run.get("round").is_some_and(|round| round.as_u64() > Some(0)) {
+    if was_retried(run) {
         head.row(["retried by hand".to_owned(), number(run, "round")]);
     }
     if let Some(at) = time(run, "cancel_requested_at") {
@@ -293,4 +323,39 @@ fn people_line(line: &LogLine) -> String {
     };
     let head = format!("{}{place} {:<5}", shown_time(line.at), line.level);
     line.text.trim_end().lines().map(|text| format!("{head} {text}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn why_a_run_is_as_it_is_holds_now_and_is_said_once() {
+        let of = |run| why(&run);
+        let run = json!({ "state": "skipped", "skip_reason": "overlap", "trigger_result": "skipped",
+            "trigger_message": "skipped: overlap" });
+        assert_eq!(of(run), "overlap");
+        let mut run = json!({ "state": "skipped", "skip_reason": "misfire", "trigger_result": "skipped",
+            "trigger_message": "skipped: misfire, 3 instants from 2027-01-31T09:00:00Z" });
+        assert_eq!(of(run.clone()), "misfire: 3 instants from 2027-01-31T09:00:00Z");
+        run["trigger_message"] = json!("cancelled by ada before it was dispatched");
+        assert_eq!(of(run.clone()), "misfire: cancelled by ada before it was dispatched");
+        run["round"] = json!(1);
+        run["state"] = json!("succeeded");
+        run["skip_reason"] = json!(null);
+        assert_eq!(of(run), "", "of a run that was retried by hand");
+
+        let waits = "no executor of shop/settle is there; it waits for one, for at most 5s";
+        let mut run =
+            json!({ "state": "waiting", "trigger_result": "queued", "trigger_message": waits });
+        assert_eq!(of(run.clone()), waits);
+        run["code"] = json!("no_executor");
+        run["state"] = json!("not_started");
+        assert_eq!(of(run.clone()), "no_executor: no executor of shop/settle came within 5s");
+        run["code"] = json!("handler_error");
+        run["state"] = json!("failed");
+        assert_eq!(of(run), "handler_error");
+    }
 }

@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use serde_json::Value;
-use taskparty_common::job::{FieldError, Job, JobSpec, Paused, Unknown};
+use taskparty_common::job::{FieldError, Job, JobSpec, Paused, Route, Unknown};
+use taskparty_common::priority::Priority;
 
 use super::Api;
 use super::confirm::confirm;
@@ -229,6 +230,12 @@ fn warnings(spec: &JobSpec) -> Vec<String> {
         warnings.push(format!(
             "{}: the cron expression is read in UTC, as schedule.timezone is not given; write timezone: UTC to say that it is meant",
             spec.id
+        ));
+    }
+    if spec.priority != Priority::default() && !matches!(spec.route, Route::Any) {
+        warnings.push(format!(
+            "{}: priority {} orders what any executor may take; with a route other than any its work begins in the order in which it was sent",
+            spec.id, spec.priority
         ));
     }
     warnings
