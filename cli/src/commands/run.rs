@@ -147,11 +147,10 @@ fn why(run: &Value) -> String {
             .trim_start_matches(", "),
         _ => message,
     };
-    [reason, code, message]
-        .into_iter()
-        .filter(|part| !part.is_empty())
-        .collect::<Vec<_>>()
-        .join(": ")
+    // `cancelled by ada before …` says the reason itself.
+    let reason = if message.starts_with(reason) { "" } else { reason };
+    let parts = [reason, code, message].into_iter().filter(|part| !part.is_empty());
+    parts.collect::<Vec<_>>().join(": ")
 }
 
 fn was_retried(run: &Value) -> bool {
@@ -206,7 +205,8 @@ fn people(run: &Value, clock: &Clock) -> String {
     }
     head.row(["state".to_owned(), run_state(run)]);
     for field in ["trigger", "trigger_result", "owner", "lock"] {
-        if !text(run, field).is_empty() {
+        let is_past = field == "trigger_result" && was_retried(run);
+        if !text(run, field).is_empty() && !is_past {
             head.row([field, text(run, field)]);
         }
     }
@@ -341,10 +341,10 @@ mod tests {
             "trigger_message": "skipped: misfire, 3 instants from 2027-01-31T09:00:00Z" });
         assert_eq!(of(run.clone()), "misfire: 3 instants from 2027-01-31T09:00:00Z");
         run["trigger_message"] = json!("cancelled by ada before it was dispatched");
-        assert_eq!(of(run.clone()), "misfire: cancelled by ada before it was dispatched");
+        run["skip_reason"] = json!("cancelled");
+        assert_eq!(of(run.clone()), "cancelled by ada before it was dispatched");
         run["round"] = json!(1);
         run["state"] = json!("succeeded");
-        run["skip_reason"] = json!(null);
         assert_eq!(of(run), "", "of a run that was retried by hand");
 
         let waits = "no executor of shop/settle is there; it waits for one, for at most 5s";
