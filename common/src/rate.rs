@@ -126,7 +126,8 @@ impl Starts {
         now_ms
     }
 
-    /// A run begins at `now_ms`.
+    /// A run begins at `now_ms`. What is out of the period of `rate` by then is forgotten: a
+    /// longer one that the job gets later counts from then.
     pub fn add(&mut self, rate: Rate, now_ms: i64) {
         while self.0.front().is_some_and(|(at, _)| at.saturating_add(rate.period_ms) <= now_ms) {
             self.0.pop_front();
@@ -273,18 +274,20 @@ mod tests {
             }
         }
 
-        /// Also when the rate changes all the time: never more than the present one allows.
+        /// Also when the rate changes all the time: never more than the present one allows, of what
+        /// began in the period that held before, and since.
         #[test]
         fn a_changed_rate_holds_from_now_on(
-            steps in prop::collection::vec((1_u32..300, 0_i64..300), 1..800)
+            steps in prop::collection::vec((1_u32..300, 1_i64..4, 0_i64..300), 1..800)
         ) {
             let (mut starts, mut begun, mut now) = (Starts::default(), Vec::new(), 0);
-            for (most, wait) in steps {
+            for (most, seconds, wait) in steps {
                 now += wait;
-                let rate = Rate { most, period_ms: 1_000 };
+                let rate = Rate { most, period_ms: seconds * 1_000 };
                 if starts.next(rate, now) <= now {
-                    let in_window = begun.iter().rev().take_while(|at| now - **at < 1_000).count();
+                    let in_window = begun.iter().filter(|at| now - **at < rate.period_ms).count();
                     prop_assert!(in_window < most as usize);
+                    begun.retain(|at| now - *at < rate.period_ms);
                     starts.add(rate, now);
                     begun.push(now);
                 }

@@ -6,7 +6,7 @@
 //! *Invariant: no consumer is removed over work.* What waits for an executor that has gone is the log
 //! writer's: it removes the messages and decides what follows.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use taskparty_common::name::{App, Instance};
@@ -25,6 +25,10 @@ const AGAIN: Duration = Duration::from_secs(2);
 /// not take the removal for somebody's mischief.
 const GRACE: Duration = Duration::from_secs(10);
 
+/// How often it is looked for lines that others have made: who made one may have died before it told
+/// anybody.
+const SEARCH: Duration = Duration::from_secs(60);
+
 /// Makes and removes consumers until `shutdown`.
 pub(crate) async fn run(
     nats: Nats,
@@ -34,7 +38,7 @@ pub(crate) async fn run(
 ) {
     let mut changes = registry.changed();
     let mut lines = topology.new_lines();
-    let mut searched: HashSet<App> = HashSet::new();
+    let mut searched: HashMap<App, Instant> = HashMap::new();
     let mut told = Told::default();
     let mut gone: HashMap<(App, Instance), Instant> = HashMap::new();
     loop {
@@ -60,23 +64,28 @@ pub(crate) async fn run(
             // The sender lives as long as the topology.
             _ = lines.changed() => {}
             () = tokio::time::sleep(AGAIN), if !made || !all_know || !gone.is_empty() => {}
+            () = tokio::time::sleep(SEARCH) => {}
             () = shutdown.cancelled() => return,
         }
     }
 }
 
 /// True when all are there.
-async fn make(topology: &Topology, registry: &Registry, searched: &mut HashSet<App>) -> bool {
+async fn make(
+    topology: &Topology,
+    registry: &Registry,
+    searched: &mut HashMap<App, Instant>,
+) -> bool {
     let mut all = true;
     for (app, handler) in registry.handlers() {
         if let Err(error) = topology.ensure_handler(&app, &handler).await {
             tracing::warn!(%app, %handler, %error, "A handler's consumer is not made; it is tried again.");
             all = false;
-        } else if !searched.contains(&app) {
-            // Lines that others have made, in which work may stand from before.
+        } else if searched.get(&app).is_none_or(|at| at.elapsed() >= SEARCH) {
+            // Lines that others have made, in which work may stand.
             match topology.find_lines(&app).await {
                 Ok(()) => {
-                    searched.insert(app);
+                    searched.insert(app, Instant::now());
                 }
                 Err(error) => {
                     tracing::warn!(%app, %error, "Which consumers an app has cannot be seen; it is tried again.");

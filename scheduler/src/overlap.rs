@@ -75,6 +75,8 @@ pub(crate) struct Answer {
     pub(crate) replaced: Vec<Uuid>,
     /// When the job's rate lets the next run begin, if it waits for that.
     pub(crate) held_until: Option<DateTime<Utc>>,
+    /// How many runs wait before it, if it waits.
+    pub(crate) before: usize,
 }
 
 /// A run that waits, as it is stored.
@@ -208,12 +210,13 @@ impl Queues {
             let admission = places.admit(run, limits, when_full);
             places.beside = spec.overlap == Overlap::Allow;
             let held_until = places.held_until(limits).and_then(DateTime::from_timestamp_millis);
+            let before_it = places.waiting.iter().position(|waiting| *waiting == run).unwrap_or(0);
             let replaced = match when_full {
                 WhenFull::Replace => places.replaced_by(run),
                 WhenFull::Wait { .. } | WhenFull::Skip => Vec::new(),
             };
             let changed = before.0 != lengths(places) || before.1 != places.starts;
-            (Answer { admission, replaced, held_until }, changed.into())
+            (Answer { admission, replaced, held_until, before: before_it }, changed.into())
         })
         .await
     }

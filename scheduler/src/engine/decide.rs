@@ -46,6 +46,10 @@ impl Engine {
             Change::Nothing => {}
         }
         self.jobs_revision = self.jobs_revision.max(entry.revision);
+        // Rare: else each of a million jobs that load would have it looked for all that lag.
+        if self.lagging.is_stale() {
+            self.look_at_lagging();
+        }
         self.report();
     }
 

@@ -20,6 +20,8 @@ use crate::recover::{self, Past};
 pub(super) struct Lagging {
     /// What is to become of the cursors, as of the last look.
     marks: Arc<Marks>,
+    /// Jobs were forgotten since.
+    stale: bool,
     /// Taken over, and not fired yet: each with the cursor that was found.
     without_past: HashMap<JobId, Cursor>,
     /// Those of `without_past` whose past is being read; nothing: none is.
@@ -49,7 +51,13 @@ impl Lagging {
     pub(super) fn forget(&mut self, job: &JobId) {
         if self.marks.contains_key(job) {
             Arc::make_mut(&mut self.marks).remove(job);
+            self.stale = true;
         }
+    }
+
+    /// Whether a job that had a mark is forgotten, and nobody has looked since.
+    pub(super) fn is_stale(&self) -> bool {
+        self.stale
     }
 }
 
@@ -87,6 +95,7 @@ impl Engine {
             };
             marks.insert(job.clone(), wanted);
         }
+        self.lagging.stale = false;
         if *self.lagging.marks != marks {
             self.lagging.marks = Arc::new(marks);
         }

@@ -109,12 +109,13 @@ impl Firing {
                 return Place::Stopped(Stopped::Over);
             }
             let answer = self.admit(id, intent, definition).await;
-            let held_until = answer.as_ref().ok().and_then(|answer| answer.held_until);
+            let held =
+                answer.as_ref().ok().and_then(|answer| Some((answer.held_until?, answer.before)));
             match answer.map(|answer| answer.admission) {
                 Ok(Admission::Active) => return Place::Free,
                 Ok(Admission::Waiting | Admission::Promoted) => {
-                    return Place::Over(match (spec.rate, held_until) {
-                        (Some(rate), Some(at)) => Verdict::held(rate, at),
+                    return Place::Over(match (spec.rate, held) {
+                        (Some(rate), Some((at, before))) => Verdict::held(rate, at, before),
                         _ => Verdict::waits(),
                     });
                 }

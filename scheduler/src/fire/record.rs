@@ -64,9 +64,10 @@ impl Verdict {
         Self::new(TriggerResult::Queued, "an earlier run goes on; it waits for its turn")
     }
 
-    /// The run waits until its job's rate lets it begin; at `at` the first of those that wait may.
-    pub(super) fn held(rate: Rate, at: DateTime<Utc>) -> Self {
-        Self::new(TriggerResult::Queued, words_of_rate(rate, at, 0))
+    /// The run waits until its job's rate lets it begin; at `at` the first of those that wait may,
+    /// and so many wait `before` it.
+    pub(super) fn held(rate: Rate, at: DateTime<Utc>, before: usize) -> Self {
+        Self::new(TriggerResult::Queued, words_of_rate(rate, at, before))
     }
 
     /// The fire is left out.
