@@ -14,7 +14,7 @@ use taskparty_nats::lock::Locks;
 use taskparty_nats::publish::{AskError, Publisher};
 use taskparty_nats::subject::Bucket;
 use taskparty_nats::topology::{Topology, TopologyConfig, TopologyError};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
@@ -33,7 +33,7 @@ use crate::registry::Registry;
 use crate::release::Releases;
 use crate::route::Router;
 use crate::store::{Store, StoreError};
-use crate::trigger::Triggers;
+use crate::trigger::{RETRIES, Triggers};
 use crate::upkeep::Upkeep;
 
 /// What a node does.
@@ -197,6 +197,7 @@ impl Node {
             looks: Looks::default(),
             records: Records::default(),
             waiting: Waiting::default(),
+            retries: Arc::new(Semaphore::new(RETRIES)),
             alarms: alarms.clone(),
             registry: self.registry.clone(),
             router: Router::new(self.registry.clone(), buckets.clone()),

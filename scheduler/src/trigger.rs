@@ -25,6 +25,10 @@ use crate::jobs::{self, Jobs};
 /// Triggers that are fired side by side.
 const ROOM: usize = 256;
 
+/// Retries that somebody has begun and that are gone on with side by side, some of them for as long
+/// as a lease: they leave room for others.
+pub(crate) const RETRIES: usize = ROOM / 2;
+
 /// How long NATS leaves a trigger to who has it: the ack-wait of the consumer.
 const HELD: Duration = Duration::from_secs(30);
 
@@ -96,17 +100,25 @@ impl Triggers {
         // It may take longer, as a retry that waits for the lease of the attempt before.
         let (delivery, shutdown) = (received.delivery.clone(), &self.firing.shutdown);
         let lease = Lease::keep(publisher.clone(), delivery, HELD, shutdown);
+        let mut retry = false;
         let over = match serde_json::from_slice::<TriggerRequest>(&received.message.payload) {
             Ok(request) if request.backfill.is_some() => {
                 self.step(request, &received.delivery).await
             }
-            Ok(request) => self.fire(request, &received.delivery).await,
+            Ok(request) => {
+                retry = request.retry.is_some();
+                self.fire(request, &received.delivery).await
+            }
             Err(error) => {
                 tracing::error!(%error, subject = %received.message.subject, "A trigger cannot be read; it is dropped.");
                 true
             }
         };
         drop(lease);
+        if !over && retry && !shutdown.is_cancelled() {
+            // Too many wait, perhaps: it comes again by itself, when this delivery has lapsed.
+            return;
+        }
         let acked = match over {
             true => lease::ack(publisher, &received.delivery, ACK).await,
             false => lease::nak(publisher, &received.delivery, ACK).await,

@@ -32,6 +32,7 @@ use taskparty_nats::join::Joiner;
 use taskparty_nats::lock::{self, Locks, Take};
 use taskparty_nats::publish::{PublishError, Publisher};
 use taskparty_nats::topology::Topology;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -61,6 +62,8 @@ pub(crate) struct Firing {
     pub(crate) looks: Looks,
     pub(crate) records: Records,
     pub(crate) waiting: Waiting,
+    /// Retries that are gone on with side by side, each for as long as a lease.
+    pub(crate) retries: Arc<Semaphore>,
     pub(crate) alarms: Alarms,
     pub(crate) registry: Registry,
     pub(crate) router: Router,

@@ -33,7 +33,8 @@ enum Found {
 
 impl Firing {
     /// Removes the message of the attempt before this one, if it is still there; if somebody may
-    /// just have got it again, a lease passes. False when the node ended meanwhile.
+    /// just have got it again, a lease passes. False when the node ended meanwhile, or as many as may
+    /// are gone on with; then nothing was removed.
     pub(super) async fn previous_is_gone(
         &self,
         intent: &Intent,
@@ -43,6 +44,14 @@ impl Firing {
         let (Some(shard), attempt) = (intent.plan.only, intent.plan.attempt) else { return true };
         let Some(previous) = attempt.checked_sub(1).filter(|previous| *previous > 0) else {
             return true;
+        };
+        // Before the removal: who has removed it must be able to wait.
+        let _one = match hand {
+            Hand::First => None,
+            Hand::Next => match self.retries.try_acquire() {
+                Ok(one) => Some(one),
+                Err(_) => return false,
+            },
         };
         loop {
             match self.remove(intent, definition, shard, previous).await {
