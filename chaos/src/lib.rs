@@ -1,14 +1,12 @@
 //! A fault harness: real schedulers, executors and nats-servers, killed, frozen, restarted and cut
 //! off from each other by a seeded plan while jobs run; then all is healed, and audited.
 //!
-//! `make chaos` runs it; a short form is among the tests. It also measures how late fires are when
-//! their owner goes, and whether memory stays as it is. Nothing depends on this crate.
+//! `make chaos` runs it; a short form is among the tests. It also measures whether memory stays as it is. Nothing depends on this crate.
 //!
 //! It judges by what each part wrote by itself (`taskparty_scheduler::audit`), and by what
 //! executors wrote into files of their own before a handler began.
 
 pub mod executor;
-pub mod failover;
 pub mod inflict;
 pub mod load;
 pub mod plan;

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
-use taskparty_chaos::failover::{self, Way};
 use taskparty_chaos::{executor, programs, run, soak};
-use taskparty_lab::servers::Kind;
 
 /// Real processes, killed, frozen and cut off while jobs run; then an audit.
 #[derive(Debug, Parser)]
@@ -22,8 +20,6 @@ struct Cli {
 enum Command {
     /// Faults for some minutes, then quiet, then the audit. Exit 0: nothing is wrong.
     Run(RunArgs),
-    /// How late fires are when their owner goes. Exit 0: within the target each time.
-    Failover(FailoverArgs),
     /// Many runs that do nothing, and the memory of each process. Exit 0: none is missing.
     Soak(SoakArgs),
     /// An executor of the harness.
@@ -47,27 +43,6 @@ struct RunArgs {
     /// Fires a second.
     #[arg(long, default_value_t = 200.0)]
     rate: f64,
-    #[command(flatten)]
-    keep: Keep,
-}
-
-#[derive(Debug, Args)]
-struct FailoverArgs {
-    /// SIGTERM, instead of kill -9.
-    #[arg(long)]
-    stop: bool,
-    /// kill -9, the default.
-    #[arg(long, conflicts_with = "stop")]
-    kill: bool,
-    /// Three nodes of NATS, instead of one.
-    #[arg(long)]
-    cluster: bool,
-    /// How often.
-    #[arg(long, default_value_t = 10)]
-    rounds: usize,
-    /// Jobs that are due each second.
-    #[arg(long, default_value_t = 200)]
-    jobs: usize,
     #[command(flatten)]
     keep: Keep,
 }
@@ -144,25 +119,6 @@ async fn main() -> Result<ExitCode> {
             }
             println!("seed {}", config.seed);
             folder.end(verdict, run::Verdict::is_clean)
-        }
-        Command::Failover(args) => {
-            let folder = Folder::open(&args.keep)?;
-            let config = failover::Config {
-                way: if args.stop { Way::Stop } else { Way::Kill },
-                nats: if args.cluster { Kind::Cluster } else { Kind::Single },
-                rounds: args.rounds,
-                jobs: args.jobs,
-            };
-            let late = failover::measure(config, &programs::find()?, &folder.path).await;
-            let target = config.way.target();
-            if let Ok(late) = &late {
-                let most = late.iter().max().copied().unwrap_or_default();
-                println!(
-                    "the largest lateness of {} rounds: {most:?}, target {target:?}",
-                    late.len()
-                );
-            }
-            folder.end(late, |late| late.iter().all(|late| *late <= target))
         }
         Command::Soak(args) => {
             let folder = Folder::open(&args.keep)?;
