@@ -283,7 +283,7 @@ async fn a_cancelled_handler_may_tidy_up_and_what_it_returns_does_not_count() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn a_handler_that_blocks_its_thread_keeps_its_lease_and_still_times_out() {
-    let rig = Rig::with_lease(Duration::from_secs(1)).await;
+    let rig = Rig::with_lease(Duration::from_secs(2)).await;
     rig.make_consumer("block").await;
     // It also talks, which must not tie the executor's own tasks to the blocked thread.
     let block = |ctx: Context, ms: u64| async move {
@@ -295,7 +295,7 @@ async fn a_handler_that_blocks_its_thread_keeps_its_lease_and_still_times_out() 
         Ok(ctx.delivery())
     };
     let executor = Started::run(rig.executor().handler_with("block", slots(1), block));
-    let result = rig.outcome(&rig.work("block", json!(3_000))).await;
+    let result = rig.outcome(&rig.work("block", json!(5_000))).await;
     assert_outcome(&result, Outcome::Succeeded, "");
     assert_eq!(result.output.unwrap().get(), "1");
     let mut work = rig.work("block", json!(3_000));
