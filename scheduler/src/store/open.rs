@@ -18,7 +18,7 @@ static MIGRATIONS: Migrator = sqlx::migrate!("./migrations/sqlite");
 /// How long a statement waits for another process's lock before it fails as an outage.
 const BUSY: Duration = Duration::from_secs(2);
 
-/// How long others may take to bring the tables up to date in the same moment.
+/// How long others may take to make the file, or bring its tables up to date, in the same moment.
 const OTHERS: Duration = Duration::from_secs(5);
 
 /// How often is looked whether they have.
@@ -92,19 +92,30 @@ pub(super) async fn open(path: &Path) -> Result<Opened, StoreError> {
         .max_connections(1)
         .acquire_timeout(ACQUIRE)
         .idle_timeout(None)
-        .max_lifetime(None)
-        .connect_with(options.clone())
-        .await
-        .map_err(|error| explain(path, error))?;
+        .max_lifetime(None);
+    let writer = connect(path, writer, options.clone()).await?;
     migrate(path, &writer).await?;
     let id = identity(&writer).await?;
-    let readers = SqlitePoolOptions::new()
-        .max_connections(READERS)
-        .acquire_timeout(ACQUIRE)
-        .connect_with(options.create_if_missing(false).pragma("query_only", "1"))
-        .await
-        .map_err(|error| explain(path, error))?;
+    let readers = SqlitePoolOptions::new().max_connections(READERS).acquire_timeout(ACQUIRE);
+    let options = options.create_if_missing(false).pragma("query_only", "1");
+    let readers = connect(path, readers, options).await?;
     Ok(Opened { writer, readers, id })
+}
+
+/// Connects. While another process makes a new file a WAL, SQLite says at once that it is locked,
+/// whatever the busy timeout is.
+async fn connect(
+    path: &Path,
+    pool: SqlitePoolOptions,
+    options: SqliteConnectOptions,
+) -> Result<SqlitePool, StoreError> {
+    let end = Instant::now() + OTHERS;
+    loop {
+        match pool.clone().connect_with(options.clone()).await {
+            Err(error) if is_locked(&error) && Instant::now() < end => sleep(LOOK_AGAIN).await,
+            connected => return connected.map_err(|error| explain(path, error)),
+        }
+    }
 }
 
 /// What can be said before SQLite says it worse.
@@ -127,12 +138,18 @@ fn check(path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// SQLite's primary result code (sqlite.org/rescode.html).
+fn code_of(error: &sqlx::Error) -> Option<i32> {
+    let sqlx::Error::Database(database) = error else { return None };
+    database.code()?.parse::<i32>().ok().map(|code| code & 0xff)
+}
+
+fn is_locked(error: &sqlx::Error) -> bool {
+    matches!(code_of(error), Some(5 | 6))
+}
+
 fn explain(path: &Path, error: sqlx::Error) -> StoreError {
-    let code = match &error {
-        sqlx::Error::Database(database) => database.code().and_then(|c| c.parse::<i32>().ok()),
-        _ => None,
-    };
-    let problem = match code.map(|code| code & 0xff) {
+    let problem = match code_of(&error) {
         Some(26) => "it is no SQLite database: name another file".into(),
         Some(14) => "it cannot be opened: look at the rights of the file and of its folder".into(),
         Some(8) => "it is read-only, or its folder is: give this process the right to write".into(),
