@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use chrono::{DateTime, Utc};
 use taskparty_common::dispatch::SchedulerEntry;
 use taskparty_lab::journal::{Journal, Voice};
 use taskparty_lab::process::{memory, processor};
@@ -146,6 +147,13 @@ impl Bed {
             *used.entry(kind).or_default() += processor(pid).unwrap_or_default();
         }
         Used(used)
+    }
+
+    /// Waits until `at`.
+    pub(crate) async fn wait_until(&self, at: DateTime<Utc>) {
+        while self.site.journal.clock().now() < at {
+            sleep(Duration::from_millis(10)).await;
+        }
     }
 
     /// What the live schedulers say of themselves.

@@ -24,6 +24,11 @@ pub(crate) struct Start {
 }
 
 impl Start {
+    /// When the handler began, in microseconds since 1970.
+    pub(crate) fn at_us(&self) -> i64 {
+        self.due_ms * 1000 + self.late_us
+    }
+
     /// As a line of a file.
     pub(crate) fn line(self) -> String {
         format!("{} {}\n", self.due_ms, self.late_us)

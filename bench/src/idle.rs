@@ -62,7 +62,7 @@ pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
         ensure!(begun.elapsed() < PATIENCE, "nothing fired within {PATIENCE:?}");
         sleep(Duration::from_millis(20)).await;
     };
-    let at = first.due_ms * 1000 + first.late_us - started.timestamp_micros();
+    let at = first.at_us() - started.timestamp_micros();
     report.add("start until the first fire", at as f64 / 1e6, "s");
     bed.wait_for_jobs(config.jobs).await?;
     report.add("until all jobs are known", begun.elapsed().as_secs_f64(), "s");

@@ -20,16 +20,38 @@ const AT_ONCE: usize = 1024;
 /// `count` jobs that are due each second from `from` on, evenly over the second.
 pub(crate) fn each_second(count: usize, from: DateTime<Utc>) -> impl Iterator<Item = Value> {
     (0..count).map(move |number| {
-        let offset = i64::try_from(number * 1000 / count).unwrap_or_default();
-        let from =
-            (from + TimeDelta::milliseconds(offset)).to_rfc3339_opts(SecondsFormat::Millis, true);
+        let from = text(from + offset(number, count));
         job(&format!("tick-{number}"), json!({ "fixed_rate": "1s", "from": from }))
     })
 }
 
+/// The same, for so many seconds.
+pub(crate) fn for_seconds(
+    count: usize,
+    from: DateTime<Utc>,
+    seconds: u64,
+) -> impl Iterator<Item = Value> {
+    let length = TimeDelta::seconds(i64::try_from(seconds).unwrap_or(i64::MAX / 1000));
+    (0..count).map(move |number| {
+        let from = from + offset(number, count);
+        let schedule =
+            json!({ "fixed_rate": "1s", "from": text(from), "until": text(from + length) });
+        job(&format!("tick-{number}"), schedule)
+    })
+}
+
+/// Where in its second job `number` of `count` is due.
+fn offset(number: usize, count: usize) -> TimeDelta {
+    TimeDelta::milliseconds(i64::try_from(number * 1000 / count).unwrap_or_default())
+}
+
+fn text(at: DateTime<Utc>) -> String {
+    at.to_rfc3339_opts(SecondsFormat::Millis, true)
+}
+
 /// `count` jobs that are all due at `at`.
 pub(crate) fn at_once(count: usize, at: DateTime<Utc>) -> impl Iterator<Item = Value> {
-    let at = at.to_rfc3339_opts(SecondsFormat::Millis, true);
+    let at = text(at);
     (0..count).map(move |number| job(&format!("herd-{number}"), json!({ "at": at })))
 }
 
@@ -92,6 +114,11 @@ mod tests {
         let from = now + TimeDelta::seconds(5);
         let due: Vec<_> = each_second(4, from).map(|spec| first(&spec, now) - from).collect();
         assert_eq!(due, [0, 250, 500, 750].map(TimeDelta::milliseconds));
+        for spec in for_seconds(4, from, 3) {
+            let job = Job::new(JobSpec::from_json(&spec, Unknown::Refuse).unwrap(), now, "bench");
+            let schedule = job.spec.schedule.as_ref().unwrap();
+            assert_eq!(upcoming(schedule, job.meta.anchor, now).count(), 3, "{spec}");
+        }
         assert!(at_once(3, from).all(|spec| first(&spec, now) == from));
     }
 }

@@ -86,7 +86,8 @@ pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
     let end = begin + TimeDelta::from_std(config.length)?;
     let mut follow = Follow::new(&bed.site.starts);
     let mut late = Vec::new();
-    let used = wait_until(&bed, begin).await?;
+    bed.wait_until(begin).await;
+    let used = bed.used().await;
     let expected = config.due as u64 * config.length.as_secs();
     let between =
         |start: &Start| (begin.timestamp_millis()..end.timestamp_millis()).contains(&start.due_ms);
@@ -138,7 +139,7 @@ pub async fn herd(config: Herd, setting: &Setting) -> Result<Report> {
     journal.say(format!("{} jobs are due at {at}", config.jobs));
     jobs::store(&bed.site, jobs::at_once(config.jobs, at), now).await?;
     ensure!(journal.clock().now() < at, "the jobs were not saved in time; try fewer");
-    wait_until(&bed, at).await?;
+    bed.wait_until(at).await;
     let mut late = Vec::new();
     let mut moved = Instant::now();
     // One that ticks each second is due in the same moment, and is not of the herd.
@@ -180,12 +181,4 @@ fn ms(micros: i64) -> f64 {
 
 fn whole_second(at: DateTime<Utc>) -> DateTime<Utc> {
     DateTime::from_timestamp(at.timestamp() + 1, 0).unwrap_or(at)
-}
-
-/// Waits until `at`, and says what processor time was used by then.
-async fn wait_until(bed: &Bed, at: DateTime<Utc>) -> Result<crate::bed::Used> {
-    while bed.site.journal.clock().now() < at {
-        sleep(Duration::from_millis(10)).await;
-    }
-    Ok(bed.used().await)
 }

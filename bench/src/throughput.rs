@@ -8,15 +8,15 @@ use chrono::TimeDelta;
 use taskparty_common::outcome::RunState;
 use tokio::time::{Instant, sleep};
 
-use crate::bed::{Bed, Setting, Used};
-use crate::counts::Follow;
+use crate::bed::{Bed, Setting};
+use crate::counts::{Follow, Start};
 use crate::report::Report;
 use crate::{jobs, raw};
 
 /// What is measured.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
-    /// How many runs are counted, and as many raw ones.
+    /// How many runs, and as many raw ones. Rounded up to whole seconds of what is due.
     pub runs: u64,
     /// How many are due each second: more than can be done.
     pub due: usize,
@@ -30,24 +30,28 @@ impl Default for Config {
     }
 }
 
-/// What part of as many runs passes before it counts: connections, caches, a first growth.
-const WARM_UP: u64 = 5;
+/// How long until the first is due: so long, and for each job so much.
+const LEAD: Duration = Duration::from_secs(8);
+const LEAD_EACH: Duration = Duration::from_micros(200);
 
 /// How often it is looked how far it is.
-const LOOK: Duration = Duration::from_millis(250);
+const LOOK: Duration = Duration::from_millis(100);
 
 /// After this long with nothing committed it is given up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Measures.
+/// Measures, from the first due instant to the last committed row, as the bare messages are from
+/// the first lock to the last ack: what waits anywhere in between counts.
 ///
 /// # Errors
 /// When something does not start, or stands still.
 pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
+    let seconds = config.runs.div_ceil(config.due as u64);
+    let runs = seconds * config.due as u64;
     let (path, _folder) = setting.folder()?;
-    let bare = raw::rate(config.runs, setting, &path).await?;
+    let bare = raw::rate(runs, setting, &path).await?;
     let mut report = Report::new("throughput", setting.words());
-    report.on.push(("runs", config.runs.to_string()));
+    report.on.push(("runs", runs.to_string()));
     report.on.push(("due each second", config.due.to_string()));
     report.on.push(("executors", config.executors.to_string()));
 
@@ -55,65 +59,47 @@ pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
     let bed = Bed::open(setting, nodes, config.executors).await?;
     let journal = &bed.site.journal;
     let now = journal.clock().now();
-    jobs::store(&bed.site, jobs::each_second(config.due, now + TimeDelta::seconds(10)), now)
-        .await?;
+    let lead = LEAD + LEAD_EACH * u32::try_from(config.due)?;
+    let from = now + TimeDelta::from_std(lead)?;
+    jobs::store(&bed.site, jobs::for_seconds(config.due, from, seconds), now).await?;
     bed.site.begin().await?;
+    bed.wait_for_jobs(config.due).await?;
     let store = bed.site.store().await?;
-    let committed = async || store.count(RunState::Succeeded).await;
     let mut starts = Follow::new(&bed.site.starts);
+    let mut last_start_us = 0;
+    ensure!(journal.clock().now() < from, "the jobs were not known in time; try fewer a second");
+    bed.wait_until(from).await;
+    let used = bed.used().await;
 
-    let (mut said, mut moved, mut last) = (Instant::now(), Instant::now(), 0);
-    let mut warm: Option<Mark> = None;
-    let mut starts_so_far = 0;
-    loop {
+    let (mut said, mut moved, mut count) = (Instant::now(), Instant::now(), 0);
+    while count < runs {
         sleep(LOOK).await;
-        let (count, at) = (committed().await?, Instant::now());
-        starts_so_far += starts.more()?.len() as u64;
-        if count > last {
-            (last, moved) = (count, at);
+        let now = store.count(RunState::Succeeded).await?;
+        if now > count {
+            (count, moved) = (now, Instant::now());
         }
+        let more = starts.more()?;
+        last_start_us = more.iter().map(Start::at_us).fold(last_start_us, i64::max);
         ensure!(moved.elapsed() < PATIENCE, "only {count} runs, and no more for {PATIENCE:?}");
         if said.elapsed() > Duration::from_secs(5) {
-            said = at;
-            journal.say(format!("{count} runs committed, {starts_so_far} started"));
-        }
-        let is_end = warm.as_ref().is_some_and(|warm| count >= warm.runs + config.runs);
-        if !is_end && (warm.is_some() || count < config.runs / WARM_UP) {
-            continue;
-        }
-        let now = Mark { at, runs: count, starts: starts_so_far, used: bed.used().await };
-        match warm {
-            Some(warm) => {
-                figures(&mut report, &warm, &now, bare);
-                return Ok(report);
-            }
-            None => warm = Some(now),
+            said = Instant::now();
+            journal.say(format!("{count} runs committed"));
         }
     }
-}
-
-/// How far it was at one moment.
-struct Mark {
-    at: Instant,
-    runs: u64,
-    starts: u64,
-    used: Used,
-}
-
-/// What was done between two marks, beside the rate of the `bare` messages.
-fn figures(report: &mut Report, from: &Mark, to: &Mark, bare: f64) {
-    let seconds = (to.at - from.at).as_secs_f64();
-    let runs = (to.runs - from.runs) as f64;
-    let used = to.used.since(&from.used);
-    report.add("of the bare messages", runs / seconds / bare, "");
-    report.add("runs", runs / seconds, "/s");
+    let took = (journal.clock().now() - from).as_seconds_f64();
+    let used = bed.used().await.since(&used);
+    let started = (last_start_us - from.timestamp_micros()) as f64 / 1e6;
+    report.add("of the bare messages", runs as f64 / took / bare, "");
+    report.add("runs", runs as f64 / took, "/s");
     report.add("bare messages of as many runs", bare, "/s");
-    report.add("handler starts", (to.starts - from.starts) as f64 / seconds, "/s");
+    report.add("handler starts", runs as f64 / started, "/s");
     for (kind, time) in used.each() {
         let share = time.as_secs_f64() / used.total().as_secs_f64() * 100.0;
         report.add(format!("processor: {kind}"), share, "%");
     }
     for (kind, time) in used.each() {
-        report.add(format!("processor a run: {kind}"), time.as_secs_f64() * 1e6 / runs, "us");
+        let each = time.as_secs_f64() * 1e6 / runs as f64;
+        report.add(format!("processor a run: {kind}"), each, "us");
     }
+    Ok(report)
 }

@@ -90,7 +90,8 @@ impl Buckets {
                 PublishError::WrongLastSequence { .. } | PublishError::Unconfirmed(_) => {}
                 error => return Err(error.into()),
             }
-            let found = self.last(bucket, key).await?;
+            // Boxed: what is rarely needed makes no future larger.
+            let found = Box::pin(self.last(bucket, key)).await?;
             if let Some(own) = found.as_ref().filter(|record| record.id() == Some(id.as_str())) {
                 return Ok(Swap::Done { revision: own.seq });
             }

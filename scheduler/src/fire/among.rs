@@ -46,7 +46,8 @@ impl Firing {
             ControlFlow::Continue(())
         };
         let start = Start::Time(skipped.first - MARGIN);
-        history::read(self.nats().js(), &stream, &subjects, start, PATIENCE, visit).await?;
+        let read = history::read(self.nats().js(), &stream, &subjects, start, PATIENCE, visit);
+        Box::pin(read).await?;
         Ok(found)
     }
 }

@@ -108,7 +108,8 @@ impl Firing {
             // Another one may have completed it, too, when it took long.
             maybe_done |= known_at.elapsed() > OLD;
             if maybe_done {
-                match self.looks.has_result(self.nats(), piece, times.known_from).await {
+                let look = self.looks.has_result(self.nats(), piece, times.known_from);
+                match Box::pin(look).await {
                     Ok(true) => return (shard, One::There),
                     Ok(false) => (maybe_done, known_at) = (false, Instant::now()),
                     Err(error) => {
@@ -129,7 +130,9 @@ impl Firing {
                     Err(error) if error.is_definite() => {
                         return (shard, One::Refused(error.to_string()));
                     }
-                    Err(PublishError::NoStream) => self.stream_is_missing(spec, intent).await,
+                    Err(PublishError::NoStream) => {
+                        Box::pin(self.stream_is_missing(spec, intent)).await;
+                    }
                     Err(error) => {
                         maybe_done = true;
                         tracing::warn!(%subject, %error, "A dispatch is not confirmed; it is looked for, and tried again.");

@@ -3,6 +3,9 @@
 //! *Invariants.* Nothing is dispatched before the lock is held, and the lock holds the whole
 //! intent. A fire is over when its fired record is stored, not earlier. Only a definite answer of
 //! the server refuses a dispatch; after a time-out it is tried again.
+//!
+//! A fire's future is as large as the largest way through it, and thousands are made and moved a
+//! second: ways that few fires take are boxed.
 
 mod among;
 mod complete;

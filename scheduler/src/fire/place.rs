@@ -92,7 +92,7 @@ impl Firing {
         }
     }
 
-    /// Asks for a place, until there is an answer. A retry has its run's.
+    /// Asks for a place, until there is an answer: for a fire that [`asks_for_place`].
     pub(super) async fn ask_for_place(
         &self,
         id: &FireId,
@@ -101,9 +101,6 @@ impl Firing {
         send_by: Option<DateTime<Utc>>,
     ) -> Place {
         let spec = definition.spec();
-        if !asks_for_place(spec, &intent.plan) {
-            return Place::Free;
-        }
         loop {
             if send_by.is_some_and(|by| self.clock.now() > by) {
                 return Place::Stopped(Stopped::Over);

@@ -54,7 +54,7 @@ impl Firing {
             },
         };
         loop {
-            match self.remove(intent, definition, shard, previous).await {
+            match Box::pin(self.remove(intent, definition, shard, previous)).await {
                 Ok(found) => {
                     let wait = self.lease_of_previous(found, intent, hand);
                     let ended = self.shutdown.cancelled();

@@ -89,12 +89,17 @@ impl Firing {
         definition: &Definition,
         begun: Begun<'_>,
     ) -> Result<Recorded, Stopped> {
-        let verdict = match self.ask_for_place(id, intent, definition, begun.send_by).await {
+        let spec = definition.spec();
+        let asks = asks_for_place(spec, &intent.plan);
+        let place = match asks {
+            true => Box::pin(self.ask_for_place(id, intent, definition, begun.send_by)).await,
+            false => Place::Free,
+        };
+        let verdict = match place {
             Place::Free => {
-                let spec = definition.spec();
                 let turn = async {
-                    if asks_for_place(spec, &intent.plan) {
-                        self.router.took(spec, &intent.plan).await;
+                    if asks {
+                        Box::pin(self.router.took(spec, &intent.plan)).await;
                     }
                 };
                 let (verdict, ()) = tokio::join!(self.decide(intent, definition, begun), turn);

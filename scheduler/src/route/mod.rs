@@ -70,7 +70,7 @@ impl Router {
                 (_, Shards::Executors) => count_of(&live).min(MAX_SHARDS),
             };
         }
-        let targets = self.choose(spec, run, &plan, &live, certainty).await;
+        let targets = Box::pin(self.choose(spec, run, &plan, &live, certainty)).await;
         let priority = if targets.is_empty() { self.line_for(spec) } else { None };
         Plan { targets, priority, ..plan }
     }
