@@ -190,13 +190,12 @@ impl Engine {
     }
 
     /// Half-done fires of this member's jobs: of those that have gone at once, of the living after
-    /// a while.
+    /// a while. Its own count, too: it may have given one up whose lock was stored and never confirmed.
     pub(super) fn complete_held(&mut self, held: Vec<Held>) {
         let (mut gone, mut living) = (Vec::new(), Vec::new());
         for held in held {
             let owner = &held.intent.owner;
-            let known = self.catch_up.looks_after(&held.id);
-            if known || *owner == self.firing.instance || !self.owns(&held.id.job) {
+            if self.catch_up.looks_after(&held.id) || !self.owns(&held.id.job) {
                 continue;
             }
             let lives = self.members.has(owner);
