@@ -199,12 +199,16 @@ impl Topology {
         self.0.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True when it was missing and we made it.
-    ///
+    /// True when it was missing and we made it. Boxed: every fire asks for its consumers, and nearly
+    /// none comes to here.
+    async fn ensure(&self, definition: &Definition) -> Result<bool, TopologyError> {
+        Box::pin(self.look_or_make(definition)).await
+    }
+
     /// *Invariant: a stream that is made again gives out no sequence a second time.* Executors may
     /// still ack what they had from the one that was deleted, and compare-and-sets may still expect
     /// its revisions: such an ack would remove another's work.
-    async fn ensure(&self, definition: &Definition) -> Result<bool, TopologyError> {
+    async fn look_or_make(&self, definition: &Definition) -> Result<bool, TopologyError> {
         let deadline = Instant::now() + self.0.config.deadline;
         if self.look(definition, deadline).await? {
             return Ok(false);

@@ -49,6 +49,25 @@ impl Firing {
         shards: Vec<u32>,
         times: Times,
     ) -> Dispatched {
+        let &[shard] = shards.as_slice() else {
+            return Box::pin(self.dispatch_several(intent, definition, shards, times)).await;
+        };
+        match self.dispatch_one(intent, definition, shard, times).await.1 {
+            One::There => Dispatched::All,
+            One::Refused(text) => Dispatched::Refused(text),
+            One::Late => Dispatched::Late,
+            One::Over => Dispatched::Over,
+            One::Interrupted => Dispatched::Interrupted,
+        }
+    }
+
+    async fn dispatch_several(
+        &self,
+        intent: &Intent,
+        definition: &Definition,
+        shards: Vec<u32>,
+        times: Times,
+    ) -> Dispatched {
         let mut open: FuturesUnordered<_> = shards
             .into_iter()
             .map(|shard| self.dispatch_one(intent, definition, shard, times))

@@ -202,7 +202,7 @@ impl Firing {
                         let message = format!(
                             "NATS has no room to store anything ({text}): nothing fires until it has. Give the servers or the account more storage; nothing is lost"
                         );
-                        self.alarms.raise("storage_full", &message).await;
+                        Box::pin(self.alarms.raise("storage_full", &message)).await;
                     }
                     Err(error) => {
                         tracing::warn!(fire = %key, %error, "A lock is not confirmed; it is tried again.");

@@ -331,7 +331,7 @@ impl Firing {
                 Ok(_) => return true,
                 Err(PublishError::Full(text)) => {
                     waits.get_or_insert_with(|| self.waiting.begin());
-                    self.alarms.raise("results_full", &no_room(&text)).await;
+                    Box::pin(self.alarms.raise("results_full", &no_room(&text))).await;
                 }
                 Err(error) => {
                     tracing::error!(fire = %fired.lock, %error, "A fired record is not stored; it is tried again.");
