@@ -217,11 +217,11 @@ impl Publisher {
         let Ok(Ok(_room)) = room else {
             return Err(PublishError::Unconfirmed("too many publishes wait for answers".into()));
         };
-        let message = draft.into_outbound();
+        let draft = draft.with_an_id();
         let mut waiter = self.shared.replies.waiter();
         let mut maybe_stored = false;
         for attempt in 0_u32.. {
-            let verdict = self.attempt(&message, &mut waiter, end).await;
+            let verdict = self.attempt(&draft, &mut waiter, end).await;
             let (error, unclear) = match verdict {
                 Verdict::Stored(stored) => return Ok(stored),
                 Verdict::Never(PublishError::WrongLastSequence { actual, .. }) => {
@@ -245,7 +245,7 @@ impl Publisher {
                     _ => error,
                 });
             }
-            tracing::debug!(subject = %message.subject, attempt, %error, "A publish is tried again.");
+            tracing::debug!(subject = %draft.subject(), attempt, %error, "A publish is tried again.");
             // A late answer to an earlier attempt is as good as one to the next.
             if let Some(late) = waiter.wait(pause).await
                 && let Verdict::Stored(stored) = answer::read(&late)
@@ -256,20 +256,15 @@ impl Publisher {
         Err(PublishError::Unconfirmed("the attempts are used up".into()))
     }
 
-    async fn attempt(
-        &self,
-        message: &async_nats::message::OutboundMessage,
-        waiter: &mut Waiter<'_>,
-        end: Instant,
-    ) -> Verdict {
+    async fn attempt(&self, draft: &Draft, waiter: &mut Waiter<'_>, end: Instant) -> Verdict {
         let attempt_end = end.min(Instant::now() + self.shared.config.attempt);
         waiter.arm();
         let client = &self.shared.client;
         let send = client.publish_with_reply_and_headers(
-            message.subject.clone(),
+            draft.subject().clone(),
             waiter.reply(),
-            message.headers.clone().unwrap_or_default(),
-            message.payload.clone(),
+            draft.headers(),
+            draft.payload().clone(),
         );
         match timeout_at(attempt_end, send).await {
             Ok(Ok(())) => {}

@@ -2,33 +2,38 @@
 
 use std::time::Duration;
 
-use async_nats::HeaderValue;
 use async_nats::header::{
-    HeaderMap, NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, NATS_MESSAGE_ID, NATS_MESSAGE_TTL,
+    HeaderMap, HeaderName, NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, NATS_MESSAGE_ID, NATS_MESSAGE_TTL,
     NATS_SCHEDULE, NATS_SCHEDULE_TARGET,
 };
-use async_nats::message::OutboundMessage;
+use async_nats::{HeaderValue, Subject};
 use bytes::Bytes;
 use chrono::{DateTime, SecondsFormat, Utc};
 use uuid::Uuid;
 
 /// A message to publish. It always has an id: its own, or a fresh one.
+///
+/// What it says becomes headers for each attempt anew: a map of headers is costly to copy.
 #[derive(Debug, Clone)]
 pub struct Draft {
-    subject: String,
+    subject: Subject,
     payload: Bytes,
-    headers: HeaderMap,
-    has_id: bool,
+    id: Option<String>,
+    expected_last: Option<u64>,
+    ttl: Option<Duration>,
+    more: Vec<(HeaderName, String)>,
 }
 
 impl Draft {
     /// A message of `payload` for `subject`.
     pub fn new(subject: impl Into<String>, payload: impl Into<Bytes>) -> Self {
         Self {
-            subject: subject.into(),
+            subject: Subject::from(subject.into()),
             payload: payload.into(),
-            headers: HeaderMap::new(),
-            has_id: false,
+            id: None,
+            expected_last: None,
+            ttl: None,
+            more: Vec::new(),
         }
     }
 
@@ -36,31 +41,30 @@ impl Draft {
     ///
     /// The stream remembers ids for its duplicate window, and forgets those of acked messages
     /// when the server restarts. Without this call the message gets a fresh id.
-    pub fn id(mut self, id: impl AsRef<str>) -> Self {
-        self.headers.insert(NATS_MESSAGE_ID, id.as_ref());
-        self.has_id = true;
+    pub fn id(mut self, id: impl Into<String>) -> Self {
+        self.id = Some(id.into());
         self
     }
 
     /// Stores it only if `seq` is the sequence of the subject's last message; 0: if it has none.
     pub fn expect_last(mut self, seq: u64) -> Self {
-        self.headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, HeaderValue::from(seq));
+        self.expected_last = Some(seq);
         self
     }
 
     /// Removes it after `ttl`, rounded up to whole seconds, at least one: the server refuses less.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.headers.insert(NATS_MESSAGE_TTL, format!("{}s", whole_seconds(ttl)));
+        self.ttl = Some(ttl);
         self
     }
 
     /// Makes it a schedule: at `at`, to the millisecond, the server publishes it to `target`.
     ///
     /// Its own subject must be unique: a second schedule on the subject replaces the first.
-    pub fn at(mut self, at: DateTime<Utc>, target: impl AsRef<str>) -> Self {
+    pub fn at(mut self, at: DateTime<Utc>, target: impl Into<String>) -> Self {
         let at = at.to_rfc3339_opts(SecondsFormat::Millis, true);
-        self.headers.insert(NATS_SCHEDULE, format!("@at {at}").as_str());
-        self.headers.insert(NATS_SCHEDULE_TARGET, target.as_ref());
+        self.more.push((NATS_SCHEDULE, format!("@at {at}")));
+        self.more.push((NATS_SCHEDULE_TARGET, target.into()));
         self
     }
 
@@ -71,7 +75,8 @@ impl Draft {
 
     /// Any other header. `value` must have no line breaks; they become spaces.
     pub fn header(mut self, name: &'static str, value: impl AsRef<str>) -> Self {
-        self.headers.insert(name, value.as_ref().replace(['\r', '\n'], " ").as_str());
+        let value = value.as_ref().replace(['\r', '\n'], " ");
+        self.more.push((HeaderName::from_static(name), value));
         self
     }
 
@@ -80,16 +85,34 @@ impl Draft {
         &self.payload
     }
 
-    pub(super) fn into_outbound(mut self) -> OutboundMessage {
-        if !self.has_id {
-            self = self.id(Uuid::new_v4().simple().encode_lower(&mut Uuid::encode_buffer()));
+    pub(super) fn subject(&self) -> &Subject {
+        &self.subject
+    }
+
+    /// Gives it a fresh id, unless it has one.
+    pub(super) fn with_an_id(self) -> Self {
+        match self.id {
+            Some(_) => self,
+            None => self.id(Uuid::new_v4().simple().to_string()),
         }
-        OutboundMessage {
-            subject: self.subject.into(),
-            reply: None,
-            payload: self.payload,
-            headers: Some(self.headers),
+    }
+
+    /// What it says, as headers.
+    pub(super) fn headers(&self) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        if let Some(id) = &self.id {
+            headers.insert(NATS_MESSAGE_ID, id.as_str());
         }
+        if let Some(seq) = self.expected_last {
+            headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, HeaderValue::from(seq));
+        }
+        if let Some(ttl) = self.ttl {
+            headers.insert(NATS_MESSAGE_TTL, format!("{}s", whole_seconds(ttl)));
+        }
+        for (name, value) in &self.more {
+            headers.insert(name.clone(), value.as_str());
+        }
+        headers
     }
 }
 
@@ -112,7 +135,9 @@ mod tests {
 
     #[test]
     fn every_message_has_an_id() {
-        let message = Draft::new("a", "b").into_outbound();
-        assert!(message.headers.unwrap().get(NATS_MESSAGE_ID).is_some());
+        let own = Draft::new("a", "b").id("x").with_an_id();
+        assert_eq!(own.headers().get(NATS_MESSAGE_ID).unwrap().as_str(), "x");
+        let fresh = Draft::new("a", "b").with_an_id();
+        assert!(fresh.headers().get(NATS_MESSAGE_ID).is_some());
     }
 }
