@@ -117,7 +117,8 @@ pub(crate) struct Ties {
 }
 
 pub(crate) struct Engine {
-    firing: Firing,
+    /// Shared with the tasks that make fires.
+    firing: Arc<Firing>,
     /// Every job, whoever fires it.
     jobs: Jobs,
     /// The jobs that this member fires.
@@ -155,7 +156,7 @@ impl Engine {
         ties: Ties,
     ) -> Self {
         Self {
-            firing,
+            firing: Arc::new(firing),
             jobs,
             scheduled: BTreeMap::new(),
             timer: Timer::default(),
