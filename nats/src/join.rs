@@ -11,6 +11,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -73,7 +74,7 @@ struct Lane {
 
 #[derive(Debug)]
 struct Line {
-    bytes: Vec<u8>,
+    bytes: Bytes,
     done: oneshot::Sender<Result<Stored, PublishError>>,
     _room: OwnedSemaphorePermit,
 }
@@ -103,10 +104,13 @@ impl Joiner {
     /// # Errors
     /// [`PublishError::TooLarge`] for a line over the limit, at once; else what the message that
     /// held it met. [`PublishError::Unconfirmed`] once the joiner is finished.
-    pub async fn send(&self, subject: &str, mut line: Vec<u8>) -> Result<Stored, PublishError> {
-        while line.last().is_some_and(u8::is_ascii_whitespace) {
-            line.pop();
-        }
+    pub async fn send(
+        &self,
+        subject: &str,
+        line: impl Into<Bytes>,
+    ) -> Result<Stored, PublishError> {
+        let mut line = line.into();
+        line.truncate(line.trim_ascii_end().len());
         let limit = self.shared.line_limit();
         if line.len() > limit {
             let text = format!("a line of {} bytes; at most {limit} fit", line.len());
@@ -210,7 +214,7 @@ impl Shared {
         }
     }
 
-    async fn publish_payload(&self, subject: &str, bytes: Vec<u8>) -> Result<Stored, PublishError> {
+    async fn publish_payload(&self, subject: &str, bytes: Bytes) -> Result<Stored, PublishError> {
         let draft = Draft::new(subject, bytes);
         tokio::select! {
             result = self.publisher.publish_within(draft, self.config.deadline) => result,
@@ -219,7 +223,10 @@ impl Shared {
     }
 }
 
-fn joined(lines: &[Line]) -> Vec<u8> {
+fn joined(lines: &[Line]) -> Bytes {
+    if let [line] = lines {
+        return line.bytes.clone();
+    }
     let size = lines.iter().map(|line| line.bytes.len() + 1).sum();
     let mut bytes = Vec::with_capacity(size);
     for line in lines {
@@ -228,5 +235,5 @@ fn joined(lines: &[Line]) -> Vec<u8> {
         }
         bytes.extend_from_slice(&line.bytes);
     }
-    bytes
+    bytes.into()
 }

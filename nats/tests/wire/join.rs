@@ -39,7 +39,7 @@ async fn when_busy_lines_leave_together_and_each_sender_hears_of_its_own() {
     let mut senders = JoinSet::new();
     for n in 0..1_000 {
         let joiner = joiner.clone();
-        senders.spawn(async move { joiner.send("s.a", format!("{{\"n\":{n:03}}}").into()).await });
+        senders.spawn(async move { joiner.send("s.a", format!("{{\"n\":{n:03}}}")).await });
     }
     until("two messages in flight", async || messages(&direct, "S").await == 2).await;
     proxy.release(Direction::ToClient);
@@ -95,18 +95,18 @@ async fn it_ends_when_all_is_stored_or_the_time_is_up() {
     let joiner = Joiner::new(publisher(&nats).await, JoinConfig::default());
     let sending = tokio::spawn({
         let joiner = joiner.clone();
-        async move { tokio::join!(joiner.send("s.a", "1".into()), joiner.send("s.b", "2".into())) }
+        async move { tokio::join!(joiner.send("s.a", "1"), joiner.send("s.b", "2")) }
     });
     until("both", async || messages(&nats, "S").await == 2).await;
     soon(joiner.finish(PATIENCE)).await;
     let (a, b) = soon(sending).await.unwrap();
     assert!(a.is_ok() && b.is_ok());
-    let late = joiner.send("s.a", "3".into()).await;
+    let late = joiner.send("s.a", "3").await;
     assert!(matches!(late, Err(PublishError::Unconfirmed(_))));
 
     let joiner = Joiner::new(publisher(&nats).await, JoinConfig::default());
     server.pause().unwrap();
-    let (sent, ()) = tokio::join!(joiner.send("s.a", "4".into()), async {
+    let (sent, ()) = tokio::join!(joiner.send("s.a", "4"), async {
         tokio::task::yield_now().await;
         joiner.finish(Duration::from_millis(200)).await;
     });

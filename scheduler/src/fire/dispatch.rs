@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use async_nats::connection::State;
+use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::stream::{FuturesUnordered, StreamExt};
 use serde_json::value::{RawValue, to_raw_value};
@@ -12,8 +13,8 @@ use taskparty_common::job::JobSpec;
 use taskparty_nats::publish::{Draft, PublishError};
 use tokio::time::Instant;
 
-use super::Firing;
 use super::look::Piece;
+use super::{Firing, written};
 use crate::definition::Definition;
 
 /// How long one dispatch is tried before it is said that it takes long.
@@ -190,11 +191,11 @@ impl Firing {
         definition: &Definition,
         shard: u32,
         times: Times,
-    ) -> Result<Vec<u8>, serde_json::Error> {
+    ) -> Result<Bytes, serde_json::Error> {
         let spec = definition.spec();
         let param = spec.shard_params.get(shard as usize).map(to_raw_value).transpose()?;
         let params: &RawValue = intent.params.as_deref().unwrap_or(&definition.params);
-        serde_json::to_vec(&Dispatch {
+        let dispatch = Dispatch {
             v: 1,
             run: intent.run,
             job: spec.id.clone(),
@@ -214,7 +215,8 @@ impl Firing {
             lease_ms: u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX),
             max_deliveries: u64::from(spec.redeliveries) + 1,
             idempotency_key: format!("{}/{shard}", intent.run),
-        })
+        };
+        written(&dispatch, dispatch.params.get().len())
     }
 }
 

@@ -23,6 +23,7 @@ use std::time::Duration;
 use async_nats::connection::State;
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
+use serde::Serialize;
 use serde_json::value::RawValue;
 use taskparty_common::fire::{FireId, Intent, Plan, Skipped};
 use taskparty_common::name::Instance;
@@ -143,7 +144,7 @@ impl Firing {
     pub(crate) async fn fire(&self, request: Request) -> Fire {
         let plan = self.route(&request).await;
         let intent = self.intent_of(&request, plan);
-        let Ok(value) = serde_json::to_vec(&intent).map(Bytes::from) else {
+        let Ok(value) = written(&intent, intent.definition.get().len()) else {
             tracing::error!(fire = %request.id, "The intent of a fire cannot be written; the fire is lost.");
             return Fire::Undecided;
         };
@@ -256,6 +257,17 @@ impl Firing {
             () = self.shutdown.cancelled() => Err(()),
         }
     }
+}
+
+/// What a message of a fire takes beside the definition or the params that it carries.
+const FRAME: usize = 768;
+
+/// A message of a fire, which carries texts of `carried` bytes: in one piece from the beginning, not
+/// copied from one that is too small into the next.
+fn written(message: &impl Serialize, carried: usize) -> Result<Bytes, serde_json::Error> {
+    let mut text = Vec::with_capacity(FRAME + carried);
+    serde_json::to_writer(&mut text, message)?;
+    Ok(text.into())
 }
 
 /// Everything for that executor, and for nobody else.

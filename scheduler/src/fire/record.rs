@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::dispatch::{Dispatched, Times};
 use super::place::{Place, Whereabouts, asks_for_place};
-use super::{Firing, Held, Recorded};
+use super::{Firing, Held, Recorded, written};
 use crate::definition::Definition;
 use crate::overlap::words_of_rate;
 
@@ -321,7 +321,7 @@ impl Firing {
     /// Stores a fired record, for as long as that takes; false when the node ended meanwhile.
     pub(crate) async fn store_fired(&self, fired: &Fired) -> bool {
         let subject = self.nats().names().fired(&fired.app);
-        let Ok(line) = serde_json::to_vec(fired) else {
+        let Ok(line) = written(fired, fired.definition.get().len()) else {
             tracing::error!(fire = %fired.lock, "A fired record cannot be written.");
             return false;
         };
