@@ -2,6 +2,8 @@
 
 NATS_SERVER := nats/.bin/nats-server
 FEATURES    := --workspace --features taskparty/failpoints
+# `taskparty bench` says what it was built from.
+RELEASE     := TASKPARTY_COMMIT=$$(git describe --always --dirty 2>/dev/null) cargo build --release
 
 .DEFAULT_GOAL := help
 .PHONY: help bench-smoke chaos demo build test test-all check fmt lint docs test-cli test-langs nats-server nats-cli clean-data
@@ -10,11 +12,11 @@ help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 demo: nats-server ## Watch jobs fire, retry, fail and settle bills, on a real nats-server
-	cargo build --release -p taskparty
+	$(RELEASE) -p taskparty
 	target/release/taskparty dev --demo
 
 build: ## Build the binary, target/release/taskparty
-	cargo build --release -p taskparty
+	$(RELEASE) -p taskparty
 
 nats-server: ## Find a nats-server, or install the pinned one into nats/.bin
 	@nats/install.sh >/dev/null
@@ -35,7 +37,7 @@ test-langs: nats-server ## The executors in Python, TypeScript and Go, through t
 	cargo test $(FEATURES) --test conformance -- --ignored --test-threads 4 python:: typescript:: go::
 
 chaos: nats-server ## Ten minutes of kills, freezes and cuts while jobs run, then an audit (SEED=, MINUTES=, RATE=)
-	cargo build --release -p taskparty -p taskparty-chaos
+	$(RELEASE) -p taskparty -p taskparty-chaos
 	target/release/taskparty-chaos run $(if $(SEED),--seed $(SEED)) --minutes $(or $(MINUTES),10) --rate $(or $(RATE),200)
 
 bench-smoke: nats-server ## Each measurement of `taskparty bench`, briefly, so that they keep working

@@ -12,6 +12,7 @@ use taskparty_lab::journal::{Journal, Voice};
 use taskparty_lab::process::{memory, processor};
 use taskparty_lab::servers::{Kind, Shape};
 use taskparty_lab::site::{Parts, Programs, Site, Starts, Ways};
+use taskparty_nats::server::{Search, find};
 use taskparty_nats::subject::Bucket;
 use taskparty_nats::topology::{Topology, TopologyConfig};
 use tempfile::TempDir;
@@ -19,6 +20,9 @@ use tokio::time::{Instant, sleep};
 
 /// What nodes log: nothing that a benchmark would wait for.
 const LOG: &str = "warn,async_nats=error,taskparty_nats::consume=error";
+
+/// What this was built from, when whoever built it said so, as `make build` does.
+const COMMIT: Option<&str> = option_env!("TASKPARTY_COMMIT");
 
 /// How long the schedulers may take to know the jobs: so long, and for each job so much.
 const KNOWN: Duration = Duration::from_secs(30);
@@ -59,23 +63,41 @@ impl Setting {
     }
 
     /// What a report says about it.
-    pub(crate) fn words(&self) -> Vec<(&'static str, String)> {
+    ///
+    /// # Errors
+    /// When there is no nats-server.
+    pub(crate) fn words(&self) -> Result<Vec<(&'static str, String)>> {
         let nats = match self.nats {
             Kind::Single => "one nats-server",
             Kind::Cluster => "three nats-servers, everything stored three times",
         };
+        let version = find(&Search::from_env())?.version;
         let sync = match self.sync {
             Sync::Default => "the server's default, each 2 minutes",
             Sync::Always => "before each confirmation",
         };
         let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
-        vec![
+        let commit = COMMIT.filter(|commit| !commit.is_empty());
+        let mut words: Vec<_> =
+            commit.into_iter().map(|commit| ("commit", commit.to_owned())).collect();
+        words.extend([
             ("cores", format!("{cores}, all processes on this machine")),
-            ("nats", nats.into()),
+            ("nats", format!("{nats}, version {version}")),
             ("storage", "file".into()),
             ("fsync", sync.into()),
-            ("history", "SQLite".into()),
-        ]
+        ]);
+        Ok(words)
+    }
+
+    /// The same, of a measurement that has a history.
+    ///
+    /// # Errors
+    /// As [`Setting::words`].
+    pub(crate) fn words_and_history(&self) -> Result<Vec<(&'static str, String)>> {
+        let history = "SQLite, the only database there is in this version";
+        let mut words = self.words()?;
+        words.push(("history", history.into()));
+        Ok(words)
     }
 
     /// A folder for what is written.

@@ -1,4 +1,5 @@
-//! What executors wrote down: each start of a handler, when it was due and how late it was.
+//! What executors wrote down: each start of a handler, of which job, when it was due and how late it
+//! was.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -6,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use taskparty_common::name::JobId;
 use tokio::time::{Instant, sleep};
 
 /// How long the first start may take.
@@ -21,6 +23,8 @@ pub(crate) struct Start {
     pub(crate) due_ms: i64,
     /// How much later the handler began, in microseconds.
     pub(crate) late_us: i64,
+    /// Which job's it is: the number at the end of the job's id.
+    pub(crate) job: u32,
 }
 
 impl Start {
@@ -31,13 +35,23 @@ impl Start {
 
     /// As a line of a file.
     pub(crate) fn line(self) -> String {
-        format!("{} {}\n", self.due_ms, self.late_us)
+        format!("{} {} {}\n", self.due_ms, self.late_us, self.job)
     }
 
     fn read(line: &str) -> Option<Self> {
-        let (due, late) = line.split_once(' ')?;
-        Some(Self { due_ms: due.parse().ok()?, late_us: late.parse().ok()? })
+        let mut words = line.split(' ');
+        Some(Self {
+            due_ms: words.next()?.parse().ok()?,
+            late_us: words.next()?.parse().ok()?,
+            job: words.next()?.parse().ok()?,
+        })
     }
+}
+
+/// The number at the end of the id of a job that is measured; `u32::MAX` when there is none.
+pub(crate) fn number_of(job: &JobId) -> u32 {
+    let number = job.as_str().rsplit_once('-').and_then(|(_, number)| number.parse().ok());
+    number.unwrap_or(u32::MAX)
 }
 
 /// Follows the files of executors.
@@ -92,7 +106,8 @@ mod tests {
     fn a_file_is_followed_line_by_whole_line() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         let mut follow = Follow::new(&[file.path().to_owned()]);
-        let (one, two) = (Start { due_ms: 1, late_us: 20 }, Start { due_ms: 3, late_us: -4 });
+        let one = Start { due_ms: 1, late_us: 20, job: 7 };
+        let two = Start { due_ms: 3, late_us: -4, job: 0 };
         write!(file, "{}{}", one.line(), &two.line()[..2]).unwrap();
         assert_eq!(follow.more().unwrap(), [one]);
         write!(file, "{}", &two.line()[2..]).unwrap();

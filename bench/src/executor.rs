@@ -12,7 +12,7 @@ use taskparty_executor::{ConnectConfig, Context, Executor, HandlerError, slots};
 use taskparty_nats::clock::Clock;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::counts::Start;
+use crate::counts::{Start, number_of};
 use crate::jobs::{APP, HANDLER};
 
 /// How often what was written down goes into the file.
@@ -44,6 +44,7 @@ pub async fn run(url: &str, starts: &Path, handlers: u32) -> Result<()> {
             let start = Start {
                 due_ms: ctx.fire_time().timestamp_millis(),
                 late_us: late.num_microseconds().unwrap_or(i64::MAX),
+                job: number_of(ctx.job()),
             };
             let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
             let written = file.write_all(start.line().as_bytes()).map_err(HandlerError::from);

@@ -50,7 +50,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// # Errors
 /// When something does not start, or the executor stands still.
 pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
-    let mut report = Report::new("executor", setting.words());
+    let mut report = Report::new("executor", setting.words()?);
     report.on.push(("runs", config.runs.to_string()));
     report.on.push(("handlers", config.handlers.to_string()));
     let mut setting = setting.clone();
@@ -79,22 +79,23 @@ pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
 
     site.journal.say("starting the executor");
     let seat = site.executors.first().context("an executor")?;
-    seat.start().await?;
     let mut follow = Follow::new(&site.starts);
-    let (mut first, mut count, mut moved) = (None, 0, Instant::now());
-    let mut used = bed.used().await;
+    seat.start().await?;
+    let begun = (Instant::now(), bed.used().await);
+    let (mut first, mut count, mut moved) = (None, 0, begun.0);
     while count < config.runs {
         sleep(LOOK).await;
         let more = follow.more()?.len() as u64;
         if more > 0 {
             (count, moved) = (count + more, Instant::now());
             if first.is_none() {
-                (first, used) = (Some((count, moved)), bed.used().await);
+                first = Some((count, (moved, bed.used().await)));
             }
         }
         ensure!(moved.elapsed() < PATIENCE, "only {count} of {} handlers started", config.runs);
     }
-    let (some, from) = first.context("no handler started")?;
+    // All at the first look: from the executor's start, then.
+    let (some, (from, used)) = first.filter(|(some, _)| *some < config.runs).unwrap_or((0, begun));
     let spent = bed.used().await.since(&used);
     let seconds = (moved - from).as_secs_f64();
     let runs = (config.runs - some) as f64;

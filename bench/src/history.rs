@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 use futures::{StreamExt, TryStreamExt};
 use taskparty_common::name::{App, JobId};
 use taskparty_common::outcome::RunState;
@@ -15,6 +15,9 @@ use crate::bed::{Bed, Setting};
 use crate::jobs::APP;
 use crate::report::Report;
 use crate::wire::Run;
+
+/// Where a run ends here.
+const ENDS: [RunState; 2] = [RunState::Succeeded, RunState::Failed];
 
 /// What is measured.
 #[derive(Debug, Clone, Copy)]
@@ -52,13 +55,14 @@ const ASKED: u32 = 20;
 /// # Errors
 /// When something does not start, or the log writer stands still.
 pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
-    let mut report = Report::new("store", setting.words());
+    let mut report = Report::new("store", setting.words_and_history()?);
     report.on.push(("runs", config.runs.to_string()));
     report.on.push(("runs a message", JOINED.to_string()));
     let bed = Bed::open(setting, vec!["scheduler", "log-writer"], 0).await?;
     let site = &bed.site;
     site.journal.say(format!("publishing the records of {} runs", config.runs));
-    publish(&bed, config.runs).await?;
+    let oldest = site.journal.clock().now() - milliseconds(config.runs)?;
+    publish(&bed, config.runs, oldest).await?;
     site.journal.say("starting the log writer");
     let begun = Instant::now();
     site.begin().await?;
@@ -66,7 +70,10 @@ pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
     let (mut first, mut count, mut moved) = (None, 0, begun);
     while count < config.runs {
         sleep(LOOK).await;
-        let now = store.count(RunState::Succeeded).await?;
+        let mut now = 0;
+        for state in ENDS {
+            now += store.count(state).await?;
+        }
         if now > count {
             (count, moved) = (now, Instant::now());
             first.get_or_insert((count, moved));
@@ -76,9 +83,14 @@ pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
     // All at the first look: from the start, then.
     let (some, from) = first.filter(|(some, _)| *some < config.runs).unwrap_or((0, begun));
     let seconds = (moved - from).as_secs_f64();
-    report.add("runs written", (config.runs - some) as f64 / seconds, "/s");
+    let rate = (config.runs - some) as f64 / seconds;
+    let rows = rows_of_a_run(&store, config.runs).await?;
+    report.add("runs written", rate, "/s");
+    report.add("rows written", rate * rows, "/s");
+    report.add("rows a run: itself, its attempt, the alert when it failed", rows, "");
+    report.add("failed runs", store.count(RunState::Failed).await? as f64, "");
     site.journal.say("asking");
-    for (name, filter) in questions()? {
+    for (name, filter) in questions(config.runs, oldest)? {
         let each = ask(&store, &filter).await?;
         report.add(name, each.as_secs_f64() * 1000.0, "ms");
     }
@@ -86,10 +98,27 @@ pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
     Ok(report)
 }
 
-async fn publish(bed: &Bed, runs: u64) -> Result<()> {
+/// How many rows one run leaves, by what is stored of the newest that succeeded and that failed.
+async fn rows_of_a_run(store: &Store, runs: u64) -> Result<f64> {
+    let mut rows = 0.0;
+    for state in ENDS {
+        let filter = RunFilter { states: vec![state], limit: Some(1), ..RunFilter::default() };
+        let Some(newest) = store.runs(&filter).await?.items.pop() else { continue };
+        let Some(run) = store.run(newest.run).await? else { continue };
+        let each = 1 + run.attempt_rows.len() + run.alerts.len();
+        rows += each as f64 * store.count(state).await? as f64;
+    }
+    Ok(rows / runs as f64)
+}
+
+fn milliseconds(count: u64) -> Result<TimeDelta> {
+    Ok(TimeDelta::milliseconds(i64::try_from(count)?))
+}
+
+/// The runs are a millisecond after each other, the first at `from`.
+async fn publish(bed: &Bed, runs: u64, from: DateTime<Utc>) -> Result<()> {
     let (publisher, names) = (bed.site.buckets.publisher(), bed.site.nats.names());
     let app = App::new(APP)?;
-    let from = bed.site.journal.clock().now() - TimeDelta::milliseconds(i64::try_from(runs)?);
     let message = async |first: u64| {
         let (mut fired, mut results) = (String::new(), String::new());
         for number in first..(first + JOINED).min(runs) {
@@ -105,15 +134,23 @@ async fn publish(bed: &Bed, runs: u64) -> Result<()> {
     futures::stream::iter(firsts).map(message).buffer_unordered(AT_ONCE).try_collect().await
 }
 
-/// What people ask of a history.
-fn questions() -> Result<[(&'static str, RunFilter); 4]> {
-    let job = Some(JobId::new("bench-7")?);
+/// What people ask of a history. All that is asked for is there: of the job `bench-0` the first run
+/// fails.
+fn questions(runs: u64, from: DateTime<Utc>) -> Result<Vec<(&'static str, RunFilter)>> {
+    let all = RunFilter::default;
+    let (job, app) = (Some(JobId::new("bench-0")?), Some(App::new(APP)?));
     let states = vec![RunState::Failed, RunState::TimedOut, RunState::Lost];
-    Ok([
-        ("the newest 50 runs", RunFilter::default()),
-        ("the newest 50 of a job", RunFilter { job: job.clone(), ..RunFilter::default() }),
-        ("those that failed", RunFilter { states: states.clone(), ..RunFilter::default() }),
-        ("those of a job that failed", RunFilter { job, states, ..RunFilter::default() }),
+    let (since, until) = (from + milliseconds(runs * 4 / 10)?, from + milliseconds(runs * 6 / 10)?);
+    let after = Some(Run::new(runs / 2, JOBS, from)?.id);
+    let times = RunFilter { since: Some(since), until: Some(until), ..all() };
+    Ok(vec![
+        ("the newest 50 runs", all()),
+        ("the newest 50 of a job", RunFilter { job: job.clone(), ..all() }),
+        ("the newest 50 of an app", RunFilter { app: app.clone(), ..all() }),
+        ("the newest 50 of an app between two times", RunFilter { app, ..times }),
+        ("the 50 after the middle of all", RunFilter { after, ..all() }),
+        ("those that failed", RunFilter { states: states.clone(), ..all() }),
+        ("those of a job that failed", RunFilter { job, states, ..all() }),
     ])
 }
 

@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// # Errors
 /// When something does not start.
 pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
-    let mut report = Report::new("idle", setting.words());
+    let mut report = Report::new("idle", setting.words_and_history()?);
     report.on.push(("jobs", config.jobs.to_string()));
     let bed = Bed::open(setting, vec!["scheduler", "log-writer,api"], 1).await?;
     let site = &bed.site;

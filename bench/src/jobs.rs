@@ -41,7 +41,7 @@ pub(crate) fn for_seconds(
 }
 
 /// Where in its second job `number` of `count` is due.
-fn offset(number: usize, count: usize) -> TimeDelta {
+pub(crate) fn offset(number: usize, count: usize) -> TimeDelta {
     TimeDelta::milliseconds(i64::try_from(number * 1000 / count).unwrap_or_default())
 }
 

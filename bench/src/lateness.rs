@@ -65,10 +65,12 @@ const NODES: [&str; 2] = ["scheduler", "log-writer,api"];
 /// # Errors
 /// When something does not start, or handlers do not.
 pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
-    let mut report = Report::new("lateness", setting.words());
+    let mut report = Report::new("lateness", setting.words_and_history()?);
     report.on.push(("due each second", config.due.to_string()));
     report.on.push(("idle jobs", config.idle.to_string()));
     report.on.push(("seconds", config.length.as_secs().to_string()));
+    let warm_up = format!("{} s, of which nothing counts", WARM_UP.num_seconds());
+    report.on.push(("warm-up before them", warm_up));
     report.on.push(("executors", config.executors.to_string()));
     let bed = Bed::open(setting, NODES.to_vec(), config.executors).await?;
     let journal = &bed.site.journal;
@@ -122,7 +124,7 @@ pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
 /// # Errors
 /// When something does not start, or handlers do not.
 pub async fn herd(config: Herd, setting: &Setting) -> Result<Report> {
-    let mut report = Report::new("herd", setting.words());
+    let mut report = Report::new("herd", setting.words_and_history()?);
     report.on.push(("jobs due at once", config.jobs.to_string()));
     report.on.push(("executors", config.executors.to_string()));
     let bed = Bed::open(setting, NODES.to_vec(), config.executors).await?;

@@ -50,7 +50,7 @@ pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
     let runs = seconds * config.due as u64;
     let (path, _folder) = setting.folder()?;
     let bare = raw::rate(runs, setting, &path).await?;
-    let mut report = Report::new("throughput", setting.words());
+    let mut report = Report::new("throughput", setting.words_and_history()?);
     report.on.push(("runs", runs.to_string()));
     report.on.push(("due each second", config.due.to_string()));
     report.on.push(("executors", config.executors.to_string()));

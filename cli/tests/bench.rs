@@ -16,11 +16,18 @@ impl Figures {
         let ran = desk.run(&[&["bench"], args, &["-o", "json"]].concat()).await.exits(0);
         let report: Value = serde_json::from_str(&ran.stdout).unwrap();
         assert_eq!(report["bench"], args[0]);
-        for of_setting in ["cores", "nats", "storage", "fsync", "history"] {
-            let on = report["on"].as_array().unwrap();
-            assert!(on.iter().any(|pair| pair[0] == of_setting), "{of_setting}: {report}");
+        let figures = Self(report);
+        for of_setting in ["cores", "nats", "storage", "fsync"] {
+            assert!(figures.says(of_setting), "{of_setting}: {}", figures.0);
         }
-        Self(report)
+        // An executor by itself has none.
+        assert_eq!(figures.says("history"), args[0] != "executor", "{}", figures.0);
+        figures
+    }
+
+    /// Whether it says that of what it was measured on.
+    fn says(&self, name: &str) -> bool {
+        self.0["on"].as_array().unwrap().iter().any(|pair| pair[0] == name)
     }
 
     fn get(&self, name: &str) -> f64 {
@@ -45,6 +52,7 @@ async fn lateness_is_measured_beside_idle_jobs() {
     let figures = Figures::of(&args).await;
     assert_eq!(figures.get("handler starts"), 40.0);
     assert!(figures.get("max") >= figures.get("p50"));
+    assert!(figures.says("warm-up before them"));
 }
 
 #[tokio::test]
@@ -67,13 +75,24 @@ async fn a_failover_loses_nothing_and_runs_nothing_twice() {
     let figures = Figures::of(&args).await;
     assert_eq!((figures.get("lost"), figures.get("twice")), (0.0, 0.0));
     assert!(figures.get("handler starts") > 20.0);
+    assert!(figures.says("nodes") && figures.says("lease of a dispatch"));
 }
 
 #[tokio::test]
 async fn the_history_is_written_and_asked() {
     let figures = Figures::of(&["store", "--runs", "2000"]).await;
-    assert!(figures.get("runs written") > 0.0);
-    assert!(figures.get("the newest 50 runs") > 0.0);
+    assert!(figures.get("rows written") > figures.get("runs written"));
+    assert_eq!(figures.get("failed runs"), 40.0);
+    let rows = figures.get("rows a run: itself, its attempt, the alert when it failed");
+    assert!(rows >= 2.0, "{rows}");
+    for question in [
+        "the newest 50 runs",
+        "the newest 50 of an app between two times",
+        "the 50 after the middle of all",
+        "those of a job that failed",
+    ] {
+        assert!(figures.get(question) > 0.0, "{question}");
+    }
 }
 
 #[tokio::test]
@@ -81,6 +100,14 @@ async fn an_executor_works_off_what_waits() {
     let args = ["executor", "--runs", "500", "--handlers", "3", "--seconds", "1"];
     let figures = Figures::of(&args).await;
     assert!(figures.get("memory of the executor") > 0.0);
+}
+
+#[tokio::test]
+async fn what_has_all_begun_at_the_first_look_is_a_figure_too() {
+    let args = ["executor", "--runs", "20", "--handlers", "3", "--seconds", "1"];
+    let figures = Figures::of(&args).await;
+    assert!(figures.get("handlers") > 0.0);
+    assert!(figures.get("processor at rest, of one core: executor") >= 0.0);
 }
 
 /// The processes in whose command line `text` is.
