@@ -6,7 +6,7 @@ FEATURES    := --workspace --features taskparty/failpoints
 RELEASE     := TASKPARTY_COMMIT=$$(git describe --always --dirty 2>/dev/null) cargo build --release
 
 .DEFAULT_GOAL := help
-.PHONY: help bench-smoke chaos demo build test test-all check fmt lint docs test-cli test-langs nats-server nats-cli clean-data
+.PHONY: help bench-smoke chaos soak demo build test test-all check fmt lint docs test-cli test-langs nats-server nats-cli clean-data
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -39,6 +39,10 @@ test-langs: nats-server ## The executors in Python, TypeScript and Go, through t
 chaos: nats-server ## Ten minutes of kills, freezes and cuts while jobs run, then an audit (SEED=, MINUTES=, RATE=)
 	$(RELEASE) -p taskparty -p taskparty-chaos
 	target/release/taskparty-chaos run $(if $(SEED),--seed $(SEED)) --minutes $(or $(MINUTES),10) --rate $(or $(RATE),200)
+
+soak: nats-server ## Many runs that do nothing: none may be missing, no process may grow (RUNS=, RATE=)
+	$(RELEASE) -p taskparty -p taskparty-chaos
+	target/release/taskparty-chaos soak --runs $(or $(RUNS),200000) --rate $(or $(RATE),1000)
 
 bench-smoke: nats-server ## Each measurement of `taskparty bench`, briefly, so that they keep working
 	cargo test $(FEATURES) --test bench

@@ -9,6 +9,7 @@
 pub mod executor;
 pub mod inflict;
 pub mod load;
+pub mod memory;
 pub mod plan;
 pub mod programs;
 pub mod quiet;

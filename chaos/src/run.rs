@@ -136,7 +136,7 @@ async fn storm(site: &Arc<Site>, config: &Config) -> (Done, u64, Promised) {
             }
         });
     }
-    let triggering = tokio::spawn(triggers::run(site.clone(), stop.clone()));
+    let triggering = tokio::spawn(triggers::run(site.clone(), config.seed, stop.clone()));
     let telling = tokio::spawn(tell(site.clone(), over.clone()));
     tokio::time::sleep(config.length).await;
     stop.cancel();

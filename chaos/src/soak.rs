@@ -1,9 +1,11 @@
-//! Many runs that do nothing: whether the memory of each process stays as it is.
+//! Many runs that do nothing: whether each of them is there once, in the records, in the history and
+//! at the executor, and whether the memory of each process stays as it is.
 
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use taskparty_common::outcome::RunState;
 use taskparty_lab::facts;
 use taskparty_lab::journal::{Journal, Voice};
 use taskparty_lab::process::memory;
@@ -12,6 +14,7 @@ use taskparty_lab::site::{PATIENCE, Parts, Programs, Site, Starts, Ways, wait};
 use taskparty_nats::server::Server;
 use tokio::time::Instant;
 
+use crate::memory::{Memory, Whose};
 use crate::{load, run};
 
 /// What is done.
@@ -23,42 +26,35 @@ pub struct Config {
     pub rate: usize,
 }
 
-/// The memory of a process over time.
-#[derive(Debug, Clone)]
-pub struct Memory {
-    /// Which process.
-    pub name: String,
-    /// KiB, a sample each few seconds.
-    pub samples: Vec<u64>,
-}
-
-impl Memory {
-    /// KiB at a share of the time, the median of some samples around it.
-    fn at(&self, percent: usize) -> u64 {
-        let middle = self.samples.len() * percent / 100;
-        let width = self.samples.len() / 20 + 1;
-        let from = middle.saturating_sub(width);
-        let mut around: Vec<u64> =
-            self.samples.iter().skip(from).take(2 * width).copied().collect();
-        around.sort_unstable();
-        around.get(around.len() / 2).copied().unwrap_or_default()
-    }
-
-    /// How much more it is at the end than after the first third, in KiB.
-    pub fn growth(&self) -> i64 {
-        self.at(97).cast_signed() - self.at(33).cast_signed()
-    }
-}
-
 /// What came of it.
 #[derive(Debug)]
 pub struct Soaked {
     /// Each process.
     pub memory: Vec<Memory>,
+    /// For how long memory was sampled.
+    pub length: Duration,
     /// Fires that were recorded.
     pub fires: u64,
     /// Handlers that were started.
     pub starts: u64,
+    /// Runs of the history that succeeded.
+    pub succeeded: u64,
+}
+
+impl Soaked {
+    /// What is wrong, a sentence each; nothing: all is well.
+    pub fn wrong(&self) -> Vec<String> {
+        let (fires, starts, succeeded) = (self.fires, self.starts, self.succeeded);
+        let mut wrong = Vec::new();
+        if fires != starts || fires != succeeded {
+            wrong.push(format!(
+                "{fires} fires, {starts} handlers started, {succeeded} runs of the history \
+                 succeeded: not each run is there once"
+            ));
+        }
+        wrong.extend(self.memory.iter().filter_map(|memory| memory.verdict(self.length)));
+        wrong
+    }
 }
 
 /// Runs so many, and samples.
@@ -79,22 +75,20 @@ pub async fn soak(config: Config, programs: &Programs, dir: &Path) -> Result<Soa
     let site = Site::start(&parts, programs, dir, &journal).await?;
     site.apply(&load::ticks(config.rate)).await?;
     let server = site.servers.lock().await.nodes().iter().find_map(Server::pid);
-    let mut watched = vec![("nats".to_owned(), server)];
+    let mut all = vec![Memory::new("nats", Whose::Nats)];
+    let mut pids = vec![server];
     for seat in site.seats() {
-        watched.push((seat.name.clone(), seat.pid().await));
+        all.push(Memory::new(&seat.name, Whose::Ours));
+        pids.push(seat.pid().await);
     }
-    let mut all: Vec<Memory> = watched
-        .iter()
-        .map(|(name, _)| Memory { name: name.clone(), samples: Vec::new() })
-        .collect();
     let every = Duration::from_secs(1);
     let longest = Duration::from_secs(config.runs / config.rate as u64 * 4 + 120);
     let (began, mut said) = (Instant::now(), Instant::now());
     let starts = loop {
         tokio::time::sleep(every).await;
-        for (memory_of, (name, pid)) in all.iter_mut().zip(&watched) {
-            let now = pid.and_then(memory).with_context(|| format!("{name} has ended"))?;
-            memory_of.samples.push(now);
+        for (of, pid) in all.iter_mut().zip(&pids) {
+            let now = pid.and_then(memory).with_context(|| format!("{} has ended", of.name))?;
+            of.samples.push(now);
         }
         let starts: u64 = site.starts.iter().map(|path| facts::lines(path)).sum();
         if said.elapsed() > Duration::from_secs(10) {
@@ -112,8 +106,8 @@ pub async fn soak(config: Config, programs: &Programs, dir: &Path) -> Result<Soa
         }
         anyhow::ensure!(began.elapsed() < longest, "only {starts} runs in {longest:?}");
     };
-    let seconds = began.elapsed().as_secs_f64();
-    journal.say(format!("{starts} runs in {seconds:.0} s"));
+    let length = began.elapsed();
+    journal.say(format!("{starts} runs in {:.0} s", length.as_secs_f64()));
     site.pause(&load::ticks(config.rate)).await?;
     let store = site.store().await?;
     crate::quiet::quiet(&site, &store, PATIENCE).await?;
@@ -123,13 +117,18 @@ pub async fn soak(config: Config, programs: &Programs, dir: &Path) -> Result<Soa
         Some(all.iter().filter(|fired| fired.skipped.is_none()).count() as u64)
     })
     .await?;
+    let succeeded = store.count(RunState::Succeeded).await?;
+    store.close().await;
     site.stop().await?;
-    Ok(Soaked { memory: all, fires, starts })
+    Ok(Soaked { memory: all, length, fires, starts, succeeded })
 }
 
 /// The report for people.
 pub fn print(soaked: &Soaked) {
-    println!("\n{} fires, {} handlers started", soaked.fires, soaked.starts);
+    println!(
+        "\n{} fires, {} handlers started, {} runs of the history succeeded",
+        soaked.fires, soaked.starts, soaked.succeeded
+    );
     println!("MiB at        10%    33%    50%    75%    97%   growth since 33%");
     for memory in &soaked.memory {
         let mib = |percent| memory.at(percent) as f64 / 1024.0;
@@ -143,5 +142,15 @@ pub fn print(soaked: &Soaked) {
             mib(97),
             memory.growth() as f64 / 1024.0
         );
+        if memory.judged_from(soaked.length).is_none() {
+            println!("  {}: not judged, since the run is shorter than locks live", memory.name);
+        }
+    }
+    let wrong = soaked.wrong();
+    for wrong in &wrong {
+        println!("WRONG: {wrong}");
+    }
+    if wrong.is_empty() {
+        println!("no run is missing or twice, and no process that is judged grows");
     }
 }

@@ -1,11 +1,12 @@
 //! Somebody who triggers jobs by hand all the time, now and for later, and writes down what was
-//! promised.
+//! promised. *Invariant: the same seed asks for the same, in the same order.*
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rand::RngExt;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 use taskparty_executor::{Client, ClientError};
 use taskparty_lab::site::Site;
 use tokio_util::sync::CancellationToken;
@@ -27,8 +28,9 @@ pub struct Promised {
     pub wrong: Vec<String>,
 }
 
-/// Triggers until `stop`.
-pub async fn run(site: Arc<Site>, stop: CancellationToken) -> Promised {
+/// Triggers until `stop`, what `seed` says.
+pub async fn run(site: Arc<Site>, seed: u64, stop: CancellationToken) -> Promised {
+    let mut chance = StdRng::seed_from_u64(seed);
     let client = Client::new(site.nats.clone());
     let mut promised = Promised::default();
     let mut keys: BTreeMap<(usize, u64), Uuid> = BTreeMap::new();
@@ -36,7 +38,7 @@ pub async fn run(site: Arc<Site>, stop: CancellationToken) -> Promised {
     while stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
         // Each fifth time a key that was there before, of a while ago or of just now.
         let again = number > 20 && number.is_multiple_of(5);
-        let key = if again { number - rand::rng().random_range(1..20) } else { number };
+        let key = if again { number - chance.random_range(1..20) } else { number };
         // A key belongs to a job.
         let job = usize::try_from(key).unwrap_or_default() % ON_DEMAND;
         number += 1;
