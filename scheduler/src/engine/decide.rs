@@ -85,18 +85,20 @@ impl Engine {
 
     /// Fires a job no more: it is gone, or another member's.
     pub(super) fn give_up(&mut self, job: &JobId) {
+        self.drop_missed(job);
         if let Some(scheduled) = self.scheduled.remove(job) {
             scheduled.job().fold();
         }
         self.timer.remove(job);
-        self.drop_missed(job);
         self.let_go_of_past(job);
     }
 
     /// The missed instants of `job` that wait do not run any more: it is given up, or has a new past.
     fn drop_missed(&mut self, job: &JobId) {
+        let again = self.scheduled.get_mut(job).map(|known| known.armed()).unwrap_or_default();
         let waiting = [self.catch_up.forget(job), self.waiting.let_go(job)];
-        waiting.into_iter().flatten().for_each(|due| self.under_way.end(job, due));
+        let missed = waiting.into_iter().flatten().chain(again);
+        missed.for_each(|due| self.under_way.end(job, due));
         self.lagging.forget(job);
     }
 
@@ -108,10 +110,12 @@ impl Engine {
             return;
         }
         let due = scheduled.next_due().map(|due| due.timestamp_millis());
+        let again = scheduled.armed();
         match due {
             Some(due) => self.timer.set(job, due),
             None => self.timer.remove(job),
         }
+        again.into_iter().for_each(|due| self.under_way.end(job, due));
         if let Some(scheduled) = self.scheduled.get(job) {
             self.fold(scheduled.job(), due);
         }

@@ -59,25 +59,28 @@ impl Engine {
                 self.catch_up.hold(vec![open], Instant::now());
             }
             Fire::Locked(all) => {
-                self.under_way.end(&job, due_ms);
+                self.undecided(&job, since, at, due_ms);
                 if let Some(scheduled) = self.known(&job, since) {
-                    scheduled.undecided(at);
                     scheduled.locked(&all.iter().map(|held| &held.intent).collect::<Vec<_>>());
                     self.hold_all(all);
                 }
             }
-            Fire::Undecided => {
-                self.under_way.end(&job, due_ms);
-                if let Some(scheduled) = self.known(&job, since) {
-                    scheduled.undecided(at);
-                }
-            }
+            Fire::Undecided => self.undecided(&job, since, at, due_ms),
         }
         if let Some(scheduled) = self.known(&job, since) {
             scheduled.catching_up &= !catching_up;
         }
         if to_arm {
             self.arm(&job);
+        }
+    }
+
+    /// An instant has to be decided again. *Invariant: it stays under way until the timer has it*:
+    /// while its job catches up with another one that is later.
+    fn undecided(&mut self, job: &JobId, since: DateTime<Utc>, at: DateTime<Utc>, due_ms: i64) {
+        let decided_here = self.known(job, since).is_some_and(|known| known.undecided(at, due_ms));
+        if !decided_here {
+            self.under_way.end(job, due_ms);
         }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! *Invariant: every instant between the job's `since` and its place is recorded, or stands in
 //! `decided`, or is accounted for by someone else.* When a decided instant has to be decided
-//! again, the place goes back to it, and what was decided after it is not decided twice.
+//! again, the place goes back to it, and what was decided after it is not decided twice; and it
+//! stays under way, for the watermark, until the timer has it again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,12 +37,17 @@ struct Work {
     accounted: Accounted,
     /// The latest of the missed instants that are being left out: it runs.
     runs: Option<DateTime<Utc>>,
+    /// When those were due that have to be decided again, until the job is armed.
+    again: Vec<i64>,
 }
 
 impl Work {
     /// Whether nothing is open any more of a job that is decided up to `place`.
     fn is_over(&self, place: DateTime<Utc>) -> bool {
-        self.decided.is_empty() && self.runs.is_none() && self.accounted.is_over(place)
+        self.decided.is_empty()
+            && self.runs.is_none()
+            && self.again.is_empty()
+            && self.accounted.is_over(place)
     }
 }
 
@@ -124,10 +130,12 @@ impl Scheduled {
         }
     }
 
-    /// The step at `at` has to be decided again.
-    pub(super) fn undecided(&mut self, at: DateTime<Utc>) {
-        let Some(work) = &mut self.work else { return };
-        let Some(decided) = work.decided.remove(&at.timestamp_millis()) else { return };
+    /// The step at `at`, which was due at `due_ms`, has to be decided again, and is under way until
+    /// [`Scheduled::armed`] says that it is not; false when it was never decided here.
+    pub(super) fn undecided(&mut self, at: DateTime<Utc>, due_ms: i64) -> bool {
+        let Some(work) = &mut self.work else { return false };
+        let Some(decided) = work.decided.remove(&at.timestamp_millis()) else { return false };
+        work.again.push(due_ms);
         let (Decided::UnderWay { first } | Decided::Over { first }) = decided;
         let back = |ms: i64| DateTime::from_timestamp_millis(ms - 1);
         self.place = back(first).map_or(self.place, |before| before.min(self.place));
@@ -138,6 +146,13 @@ impl Scheduled {
                 work.accounted.add(at, instant(first));
             }
         }
+        true
+    }
+
+    /// The timer has the job, or nothing of it is decided any more: the due times of what had to be
+    /// decided again, which is under way no longer.
+    pub(super) fn armed(&mut self) -> Vec<i64> {
+        self.work.as_mut().map(|work| std::mem::take(&mut work.again)).unwrap_or_default()
     }
 }
 
@@ -190,7 +205,9 @@ mod tests {
             params: None,
             instance: None,
         };
-        scheduled.undecided(step.at);
+        let due = step.at.timestamp_millis();
+        assert!(scheduled.undecided(step.at, due) && !scheduled.undecided(step.at, due));
+        assert_eq!((scheduled.armed(), scheduled.armed()), (vec![due], vec![]));
         scheduled.locked(&[&intent]);
         let (step, _) = scheduled.decide(at(1_000)).unwrap();
         assert_eq!((step.at, count(&step)), (at(960), Some(95)));
