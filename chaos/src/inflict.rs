@@ -23,8 +23,9 @@ const END: Duration = Duration::from_secs(40);
 pub struct Done {
     /// How many faults there were.
     pub faults: usize,
-    /// When a node of NATS ended or stood still, and was back: what it led and had not told the
-    /// others is forgotten, such as that a message was delivered, or acked.
+    /// When a node of NATS ended or stood still, when it went on, and when it was in step again: what
+    /// it led and had not told the others is forgotten, such as that a message was delivered, or
+    /// acked; and in the moment in which it goes on it may take itself for the leader still.
     pub forgot: Vec<DateTime<Utc>>,
 }
 
@@ -41,16 +42,13 @@ pub async fn follow(site: Arc<Site>, lane: Lane, stop: CancellationToken) -> Don
         let seconds = step.lasts.as_secs_f64();
         site.journal.say(format!("  {}: {} ({seconds:.1} s)", lane.target, step.fault));
         done.faults += 1;
-        let of_nats = lane.target == Target::Nats;
-        done.forgot.extend(of_nats.then(|| site.journal.clock().now()));
         let outcome = match seat(&site, lane.target) {
             Some(seat) => of_process(&site, seat, step, &stop).await,
-            None => on_nats(&site, step, &stop).await,
+            None => on_nats(&site, step, &stop, &mut done.forgot).await,
         };
         if let Err(error) = outcome {
             site.journal.say(format!("  {}: {error:#}", lane.target));
         }
-        done.forgot.extend(of_nats.then(|| site.journal.clock().now()));
         due += step.lasts;
     }
     done
@@ -138,27 +136,37 @@ async fn forget(site: &Site, seat: &Seat) -> Result<()> {
     Ok(())
 }
 
-async fn on_nats(site: &Site, step: &Step, stop: &CancellationToken) -> Result<()> {
+async fn on_nats(
+    site: &Site,
+    step: &Step,
+    stop: &CancellationToken,
+    forgot: &mut Vec<DateTime<Utc>>,
+) -> Result<()> {
     let mut servers = site.servers.lock().await;
+    let clock = site.journal.clock();
+    forgot.push(clock.now());
     let keep = |servers: &taskparty_lab::servers::Servers, node| {
         servers.keep_log(node, &site.dir).map(drop)
     };
-    match step.fault {
+    let outcome = match step.fault {
         Fault::KillNode(node) => {
             servers.node(node).kill();
             keep(&servers, node)?;
             last(step, stop).await;
+            forgot.push(clock.now());
             servers.restart(node).await
         }
         Fault::RestartNode(node) => {
             servers.node(node).stop().await;
             keep(&servers, node)?;
             last(step, stop).await;
+            forgot.push(clock.now());
             servers.restart(node).await
         }
         Fault::FreezeNode(node) => {
             servers.node(node).pause()?;
             last(step, stop).await;
+            forgot.push(clock.now());
             servers.node(node).resume()?;
             servers.in_step().await
         }
@@ -167,10 +175,13 @@ async fn on_nats(site: &Site, step: &Step, stop: &CancellationToken) -> Result<(
                 servers.node(node).stop().await;
                 keep(&servers, node)?;
             }
+            forgot.push(clock.now());
             servers.restart_all().await
         }
         _ => Ok(()),
-    }
+    };
+    forgot.push(clock.now());
+    outcome
 }
 
 /// Makes everything right: all processes run, all ways are open, NATS is in step.
