@@ -1,7 +1,7 @@
 //! Many schedulers, many jobs: the lock is held once.
 
 use chrono::TimeDelta;
-use serde_json::json;
+use serde_json::{Value, json};
 use taskparty_common::outcome::RunState;
 use taskparty_nats::clock::Clock;
 
@@ -28,6 +28,7 @@ async fn with_three_schedulers_and_200_jobs_a_second_each_fire_is_locked_run_and
         (reached.count() == 200).then_some(())
     })
     .await;
+    late_figures(&site).await;
     for scheduler in schedulers {
         scheduler.stop().await;
     }
@@ -46,4 +47,24 @@ async fn with_three_schedulers_and_200_jobs_a_second_each_fire_is_locked_run_and
     );
     shop.close().await;
     rest.stop().await;
+}
+
+/// Every scheduler that owns jobs says how late it fired them, as `taskparty schedulers` prints it.
+async fn late_figures(site: &Site) {
+    let schedulers = until("the figures of three schedulers", async || {
+        let printed = site.run(&["schedulers", "-o", "json"]).await.exits(0).stdout;
+        let page: Value = serde_json::from_str(&printed).unwrap();
+        let schedulers = page["items"].as_array().unwrap().clone();
+        let all = schedulers.len() == 3 && schedulers.iter().all(|one| one["late"].is_object());
+        all.then_some(schedulers)
+    })
+    .await;
+    for scheduler in &schedulers {
+        let late = |name: &str| scheduler["late"][name].as_u64().unwrap();
+        assert!(scheduler["jobs"].as_u64() > Some(0) && late("fires") > 0, "{scheduler:#}");
+        assert!(late("p50_ms") <= late("p99_ms"), "{scheduler:#}");
+        assert!(late("p99_ms") <= late("max_ms"), "{scheduler:#}");
+    }
+    let fires = schedulers.iter().filter_map(|scheduler| scheduler["late"]["fires"].as_u64());
+    assert!(fires.sum::<u64>() >= 200, "{schedulers:#?}");
 }

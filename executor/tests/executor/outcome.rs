@@ -285,26 +285,34 @@ async fn a_cancelled_handler_may_tidy_up_and_what_it_returns_does_not_count() {
 async fn a_handler_that_blocks_its_thread_keeps_its_lease_and_still_times_out() {
     let rig = Rig::with_lease(Duration::from_secs(2)).await;
     rig.make_consumer("block").await;
+    let opened = CancellationToken::new();
+    let gate = opened.clone();
     // It also talks, which must not tie the executor's own tasks to the blocked thread.
-    let block = |ctx: Context, ms: u64| async move {
-        for step in 0..ms / 10 {
-            ctx.progress(step, ms, "blocking");
-            ctx.info("blocking");
-            std::thread::sleep(Duration::from_millis(10));
+    let block = move |ctx: Context, ms: u64| {
+        let gate = gate.clone();
+        async move {
+            for step in 0..ms / 10 {
+                if gate.is_cancelled() {
+                    break;
+                }
+                ctx.progress(step, ms, "blocking");
+                ctx.info("blocking");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Ok(ctx.delivery())
         }
-        Ok(ctx.delivery())
     };
     let executor = Started::run(rig.executor().handler_with("block", slots(1), block));
     let result = rig.outcome(&rig.work("block", json!(5_000))).await;
     assert_outcome(&result, Outcome::Succeeded, "");
     assert_eq!(result.output.unwrap().get(), "1");
-    let mut work = rig.work("block", json!(3_000));
+    // The result is there while the handler is still at work: it only ends when the gate opens.
+    let mut work = rig.work("block", json!(600_000));
     work["timeout_ms"] = json!(300);
     let result = rig.outcome(&work).await;
     assert_outcome(&result, Outcome::TimedOut, "timeout");
-    let took = result.finished_at - result.started_at.unwrap();
-    assert!(took.num_milliseconds() < 3_000, "the timeout waited for the handler");
     assert!(result.message.ends_with("may still be at work"), "{}", result.message);
+    opened.cancel();
     executor.stop().await;
 }
 
