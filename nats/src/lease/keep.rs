@@ -82,7 +82,8 @@ async fn renew(
     loop {
         Uptime::now().plus(wait).reached().await;
         let sent = Uptime::now();
-        match once(&publisher, &delivery, Answer::Progress, period).await {
+        // On the heap, so that a lease which is never renewed is small: most are not.
+        match Box::pin(once(&publisher, &delivery, Answer::Progress, period)).await {
             Ok(()) => {
                 // A lease that has ended stays ended: another may hold the message by now.
                 let kept = end.send_if_modified(|end| {
