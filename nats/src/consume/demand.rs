@@ -12,7 +12,10 @@ use tokio::time::Instant;
 pub(super) struct Demand {
     outstanding: usize,
     last_number: u64,
+    /// With those that were filled, which nobody says: thousands, on a busy consumer.
     open: VecDeque<Request>,
+    /// None of them lapses before this.
+    first_lapse: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -45,6 +48,7 @@ impl Demand {
     pub(super) fn asked(&mut self, batch: usize, lapses: Instant) {
         self.last_number += 1;
         self.outstanding += batch;
+        self.first_lapse = Some(self.first_lapse.map_or(lapses, |first| first.min(lapses)));
         self.open.push_back(Request { number: self.last_number, batch, lapses });
     }
 
@@ -68,7 +72,12 @@ impl Demand {
 
     /// Forgets requests of whose end nothing was heard: they were filled, or their end was lost.
     pub(super) fn forget_lapsed(&mut self, now: Instant) {
+        // Asked for each message: it must not look at all of them.
+        if self.first_lapse.is_none_or(|first| now < first) {
+            return;
+        }
         self.open.retain(|request| request.lapses > now);
+        self.first_lapse = self.open.iter().map(|request| request.lapses).min();
         if self.open.is_empty() {
             self.outstanding = 0;
         }
@@ -116,7 +125,12 @@ mod tests {
     #[test]
     fn a_request_whose_end_was_lost_does_not_block_for_ever() {
         let mut demand = asked(&[4]);
+        demand.asked(4, Instant::now() + Duration::from_secs(5));
+        demand.forget_lapsed(Instant::now());
+        assert_eq!(demand.open.len(), 2);
         demand.forget_lapsed(Instant::now() + Duration::from_secs(2));
+        assert_eq!(demand.open.len(), 1);
+        demand.forget_lapsed(Instant::now() + Duration::from_secs(6));
         assert_eq!(demand.missing(4), 4);
     }
 }
