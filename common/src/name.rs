@@ -81,6 +81,14 @@ macro_rules! names {
             }
         }
 
+        /// Shares the text.
+        impl TryFrom<Arc<str>> for $name {
+            type Error = NameError;
+            fn try_from(text: Arc<str>) -> Result<Self, NameError> {
+                if is_name(&text) { Ok(Self(text)) } else { Err(error($what, &text, RULE)) }
+            }
+        }
+
         impl From<$name> for String {
             fn from(name: $name) -> String {
                 name.0.as_ref().into()

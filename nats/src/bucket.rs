@@ -12,6 +12,8 @@ mod swap;
 mod view;
 mod watch;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 
@@ -25,8 +27,8 @@ pub use self::watch::{Change, Liveness, Watch};
 /// A key of a bucket at one revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// The key.
-    pub key: String,
+    /// The key. Shared: what is kept of many keys holds each text once.
+    pub key: Arc<str>,
     /// The sequence in the bucket's stream; grows over all keys.
     pub revision: u64,
     /// The value; none when the key was deleted, purged, or expired.
@@ -38,7 +40,7 @@ pub struct Entry {
 impl Entry {
     /// Reads what is stored; none when the subject is no key of the bucket with this prefix.
     fn of(record: Record, prefix: &str) -> Option<Self> {
-        let key = record.subject.strip_prefix(prefix)?.to_owned();
+        let key = record.subject.strip_prefix(prefix)?.into();
         let value = (!record.is_marker()).then_some(record.payload);
         Some(Self { key, revision: record.seq, value, created: record.stored_at })
     }

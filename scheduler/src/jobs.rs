@@ -3,7 +3,9 @@
 //! The engine writes, whoever needs a definition reads. A definition that cannot be read is kept
 //! as broken, with the reason, and harms no other job.
 
-use std::collections::{BTreeMap, HashSet};
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytes::Bytes;
@@ -22,7 +24,7 @@ pub struct Jobs(Arc<RwLock<Known>>);
 #[derive(Debug, Default)]
 struct Known {
     /// A tree, which grows without leaving holes of half its size behind.
-    sound: BTreeMap<JobId, Arc<Kept>>,
+    sound: BTreeSet<ById>,
     /// Who saved the last one: mostly he saved the next one too.
     saved_by: Option<Arc<str>>,
     /// Those of `sound` with a fixed delay that are not paused: the log writer looks after their
@@ -30,6 +32,36 @@ struct Known {
     fixed_delay: HashSet<JobId>,
     broken: BTreeMap<String, String>,
 }
+
+/// A job in the order of the ids. It holds its own: an id beside it would be in memory twice.
+#[derive(Debug)]
+struct ById(Arc<Kept>);
+
+impl Borrow<JobId> for ById {
+    fn borrow(&self) -> &JobId {
+        self.0.id()
+    }
+}
+
+impl Ord for ById {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.id().cmp(other.0.id())
+    }
+}
+
+impl PartialOrd for ById {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for ById {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.id() == other.0.id()
+    }
+}
+
+impl Eq for ById {}
 
 /// What a change of the jobs bucket means.
 #[derive(Debug)]
@@ -44,35 +76,39 @@ pub(crate) enum Change {
 
 impl Jobs {
     /// Takes in an entry of the jobs bucket; no value means that the key is gone.
-    pub(crate) fn take_in(&self, key: &str, revision: u64, value: Option<&Bytes>) -> Change {
-        let Ok(id) = JobId::new(key) else {
-            tracing::warn!(key, "A key of the jobs bucket is no job id; it is ignored.");
+    pub(crate) fn take_in(&self, key: &Arc<str>, revision: u64, value: Option<&Bytes>) -> Change {
+        let Ok(id) = JobId::try_from(key.clone()) else {
+            tracing::warn!(%key, "A key of the jobs bucket is no job id; it is ignored.");
             return Change::Nothing;
         };
         let mut known = self.write();
-        known.broken.remove(key);
+        known.broken.remove(&**key);
         let Some(value) = value else {
             known.sound.remove(&id);
             known.fixed_delay.remove(&id);
             return Change::Gone(id);
         };
-        match read(&id, revision, value) {
-            Ok(definition) => {
-                match chain_of(&definition) {
-                    Some(_) => known.fixed_delay.insert(id.clone()),
-                    None => known.fixed_delay.remove(&id),
+        let read = read_job(&id, value).and_then(|job| {
+            let chained = chain_of(&job).is_some();
+            let kept = Kept::new(id.clone(), job, revision, known.saved_by.as_ref());
+            Ok((kept.map_err(unreadable)?, chained))
+        });
+        match read {
+            Ok((kept, chained)) => {
+                match chained {
+                    true => known.fixed_delay.insert(id),
+                    false => known.fixed_delay.remove(&id),
                 };
-                let kept = Kept::new(id.clone(), definition, known.saved_by.as_ref());
                 known.saved_by = kept.saved_by().cloned().or(known.saved_by.take());
                 let kept = Arc::new(kept);
-                known.sound.insert(id, kept.clone());
+                known.sound.replace(ById(kept.clone()));
                 Change::Saved(kept)
             }
             Err(error) => {
                 tracing::error!(job = %id, %error, "A stored job cannot be read; it does not fire.");
                 known.sound.remove(&id);
                 known.fixed_delay.remove(&id);
-                known.broken.insert(key.into(), error.to_string());
+                known.broken.insert(key.as_ref().into(), error.to_string());
                 Change::Gone(id)
             }
         }
@@ -80,18 +116,18 @@ impl Jobs {
 
     /// A job, if it is known and sound.
     pub(crate) fn get(&self, id: &JobId) -> Option<Arc<Kept>> {
-        self.read().sound.get(id).cloned()
+        self.read().sound.get(id).map(|job| job.0.clone())
     }
 
     /// Whether there is such a job, sound or broken.
     pub(crate) fn exists(&self, id: &JobId) -> bool {
         let known = self.read();
-        known.sound.contains_key(id) || known.broken.contains_key(id.as_str())
+        known.sound.contains(id) || known.broken.contains_key(id.as_str())
     }
 
     /// All sound jobs.
     pub(crate) fn all(&self) -> Vec<Arc<Kept>> {
-        self.read().sound.values().cloned().collect()
+        self.read().sound.iter().map(|job| job.0.clone()).collect()
     }
 
     /// How many sound jobs there are.
@@ -113,7 +149,7 @@ impl Jobs {
     pub(crate) fn chains(&self) -> Vec<Chain> {
         let known = self.read();
         let jobs = known.fixed_delay.iter().filter_map(|id| known.sound.get(id));
-        jobs.filter_map(|job| chain_of(job.peek()?.as_ref())).collect()
+        jobs.filter_map(|job| chain_of(&job.0.peek()?.job)).collect()
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Known> {
@@ -126,21 +162,28 @@ impl Jobs {
 }
 
 /// The chain of a job with a fixed delay; nothing while it is paused.
-fn chain_of(definition: &Definition) -> Option<Chain> {
-    let Timing::FixedDelay(delay) = definition.spec().schedule.as_ref()?.timing() else {
+fn chain_of(job: &Job) -> Option<Chain> {
+    let Timing::FixedDelay(delay) = job.spec.schedule.as_ref()?.timing() else {
         return None;
     };
-    let (job, since) = (definition.spec().id.clone(), definition.since());
-    definition.job.meta.paused.is_none().then_some(Chain { job, since, delay: *delay })
+    let (id, since) = (job.spec.id.clone(), job.meta.since);
+    job.meta.paused.is_none().then_some(Chain { job: id, since, delay: *delay })
 }
 
 /// Reads a stored job, which must be stored under its own id.
 pub(crate) fn read(id: &JobId, revision: u64, value: &[u8]) -> Result<Definition, Invalid> {
-    let unreadable = |error: serde_json::Error| Invalid::one("", format!("it is no JSON: {error}"));
+    Definition::of(read_job(id, value)?, revision).map_err(unreadable)
+}
+
+fn read_job(id: &JobId, value: &[u8]) -> Result<Job, Invalid> {
     let value = serde_json::from_slice(value).map_err(unreadable)?;
     let job = Job::from_json(&value)?;
     if job.spec.id != *id {
         return Err(Invalid::one("id", format!("it is stored as {id} and says {}", job.spec.id)));
     }
-    Definition::of(job, revision).map_err(unreadable)
+    Ok(job)
+}
+
+fn unreadable(error: serde_json::Error) -> Invalid {
+    Invalid::one("", format!("it is no JSON: {error}"))
 }

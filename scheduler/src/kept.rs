@@ -1,4 +1,4 @@
-//! A job as a scheduler keeps it: whole while it is at work, folded to its text while nothing is due.
+//! A job as a scheduler keeps it: folded to its text while nothing is due, whole while it is at work.
 //!
 //! Most jobs of an installation wait for hours: a million of them must fit. *Invariant: folding
 //! changes nothing that anyone can see*; unfolding reads the text that was written of the definition.
@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use chrono::{DateTime, Utc};
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 use taskparty_common::job::{Job, JobSpec, Meta, Unknown};
 use taskparty_common::name::JobId;
 
@@ -18,7 +18,7 @@ pub(crate) struct Kept {
     id: JobId,
     revision: u64,
     /// Its spec, as it stands in intents and records.
-    spec: Arc<RawValue>,
+    spec: Box<RawValue>,
     since: DateTime<Utc>,
     /// What else is known; of a job that was saved once and never changed only by whom.
     meta: Known,
@@ -35,25 +35,27 @@ enum Known {
 }
 
 impl Kept {
-    /// Keeps `definition`, whole for now. Its id is `id`, and who saved it may be `by`, which others
-    /// hold too.
-    pub(crate) fn new(id: JobId, definition: Definition, by: Option<&Arc<str>>) -> Self {
-        let meta = &definition.job.meta;
+    /// Keeps `job`, folded. Its id is `id`, and who saved it may be `by`, which others hold too.
+    pub(crate) fn new(
+        id: JobId,
+        job: Job,
+        revision: u64,
+        by: Option<&Arc<str>>,
+    ) -> Result<Self, serde_json::Error> {
+        let Job { spec, meta } = job;
+        let since = meta.since;
+        let text = to_raw_value(&spec.to_json())?;
+        // What stays lies close together, in memory of its own size: it is allocated when the rest is
+        // gone, and copied from what had to grow.
+        drop(spec);
         let once = [meta.anchor, meta.created_at, meta.updated_at] == [meta.since; 3];
         let known = if once && meta.paused.is_none() {
             let by = by.filter(|by| ***by == *meta.updated_by).cloned();
             Known::SavedOnce { by: by.unwrap_or_else(|| meta.updated_by.as_str().into()) }
         } else {
-            Known::More(Box::new(meta.clone()))
+            Known::More(Box::new(meta))
         };
-        Self {
-            id,
-            revision: definition.revision,
-            spec: definition.json.clone(),
-            since: meta.since,
-            meta: known,
-            whole: Mutex::new(Some(Arc::new(definition))),
-        }
+        Ok(Self { id, revision, spec: text.clone(), since, meta: known, whole: Mutex::default() })
     }
 
     /// The job's id.
@@ -116,7 +118,7 @@ impl Kept {
         });
         let whole = spec.and_then(|spec| {
             let job = Job { spec, meta };
-            Definition::with_text(job, self.spec.clone(), self.revision)
+            Definition::with_text(job, self.spec.clone().into(), self.revision)
                 .map_err(|error| error.to_string())
         });
         whole
@@ -162,8 +164,9 @@ mod tests {
 
     fn folds(job: Job, by: Option<&Arc<str>>) {
         let id = job.spec.id.clone();
-        let kept = Kept::new(id, Definition::of(job, 7).unwrap(), by);
-        let before = kept.whole().unwrap();
+        let before = Definition::of(job.clone(), 7).unwrap();
+        let kept = Kept::new(id, job, 7, by).unwrap();
+        kept.whole().unwrap();
         kept.fold();
         let peeked = kept.peek().unwrap();
         assert!(!Arc::ptr_eq(&peeked, &kept.peek().unwrap()), "it stays folded");

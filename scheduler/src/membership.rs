@@ -133,7 +133,7 @@ impl Membership {
                 () = shutdown.cancelled() => return,
                 change = watch.next() => match change {
                     Some(Change::Entry(entry)) => {
-                        if entry.key == self.instance.as_str() {
+                        if *entry.key == *self.instance.as_str() {
                             self.compare_clocks(entry.value.as_deref(), entry.created);
                         }
                         if let Ok(instance) = Instance::new(&entry.key) {

@@ -221,10 +221,10 @@ impl Live {
     }
 
     fn take_in(&mut self, entry: Entry) {
-        let was = self.entries.remove(&entry.key);
+        let was = self.entries.remove(&*entry.key);
         if was.is_some() && entry.value.is_none() {
             self.gone.retain(|_, since| since.elapsed() < REMEMBERED);
-            self.gone.insert(entry.key.clone(), Instant::now());
+            self.gone.insert(entry.key.to_string(), Instant::now());
         }
         let is = entry.value.and_then(|value| {
             let read = serde_json::from_slice::<ExecutorEntry>(&value);
@@ -246,8 +246,8 @@ impl Live {
             }
         }
         if let Some(is) = is {
-            self.gone.remove(&entry.key);
-            self.entries.insert(entry.key, is);
+            self.gone.remove(&*entry.key);
+            self.entries.insert(entry.key.to_string(), is);
         }
     }
 }

@@ -51,7 +51,7 @@ impl Site {
     /// The locks that were taken, by key.
     pub(crate) async fn locks(&self) -> BTreeSet<String> {
         let locks = self.buckets.entries(Bucket::Fires, ">").await.unwrap();
-        locks.into_iter().map(|entry| entry.key).collect()
+        locks.into_iter().map(|entry| entry.key.to_string()).collect()
     }
 
     /// The messages in the stream of the shop's work: what is not done.

@@ -4,6 +4,7 @@
 //! current values after each loss, into each change once.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 
@@ -11,11 +12,12 @@ use super::Entry;
 
 /// The keys that have a value, and how far the bucket was heard.
 ///
-/// It grows with the keys that match the watch: about seventy bytes and the key for each. A tree, which
+/// It grows with the keys that match the watch: about forty bytes for each, and the key, which whoever
+/// keeps it too shares. A tree, which
 /// grows without leaving holes of half its size behind.
 #[derive(Debug, Default)]
 pub(super) struct View {
-    keys: BTreeMap<Box<str>, Known>,
+    keys: BTreeMap<Arc<str>, Known>,
     /// Everything that matches, up to this revision, has been heard.
     heard: u64,
     /// Which replay this is.
@@ -58,13 +60,13 @@ impl View {
         let replay = self.replay;
         let heard = self.heard;
         self.heard = heard.max(entry.revision);
-        match self.keys.get_mut(entry.key.as_str()) {
+        match self.keys.get_mut(&entry.key) {
             Some(known) if entry.revision <= known.revision => {
                 known.replay = replay;
                 None
             }
             Some(_) if entry.value.is_none() => {
-                self.keys.remove(entry.key.as_str());
+                self.keys.remove(&entry.key);
                 Some(entry)
             }
             Some(known) => {
@@ -74,7 +76,7 @@ impl View {
             // Its deletion was heard already: an old value from a replica that lags.
             None if entry.revision <= heard || entry.value.is_none() => None,
             None => {
-                self.keys.insert(entry.key.as_str().into(), Known::of(&entry, replay));
+                self.keys.insert(entry.key.clone(), Known::of(&entry, replay));
                 Some(entry)
             }
         }
@@ -85,14 +87,17 @@ impl View {
     pub(super) fn replay_ends(&mut self) -> Vec<Entry> {
         let replay = self.replay;
         let vanished = self.keys.extract_if(.., |_, known| known.replay != replay);
-        vanished
+        let vanished = vanished
             .map(|(key, known)| Entry {
-                key: key.into(),
+                key,
                 revision: known.revision,
                 value: None,
                 created: DateTime::from_timestamp(known.created_s.into(), 0).unwrap_or_default(),
             })
-            .collect()
+            .collect();
+        // A tree that is built at once has full nodes; one that grew in order has half-empty ones.
+        self.keys = std::mem::take(&mut self.keys).into_iter().collect();
+        vanished
     }
 }
 

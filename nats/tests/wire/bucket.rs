@@ -27,9 +27,9 @@ async fn converges(
             Change::Ready => panic!("ready comes once, before"),
             Change::Entry(entry) => match entry.value {
                 Some(value) => {
-                    have.insert(entry.key, String::from_utf8(value.to_vec()).unwrap());
+                    have.insert(entry.key.to_string(), String::from_utf8(value.to_vec()).unwrap());
                 }
-                None => assert!(have.remove(&entry.key).is_some(), "{} was not there", entry.key),
+                None => assert!(have.remove(&*entry.key).is_some(), "{} was not there", entry.key),
             },
         }
     }
@@ -47,19 +47,21 @@ async fn all_that_is_there_comes_then_ready_then_changes() {
         buckets.put(JOBS, key, value, None).await.unwrap();
     }
     buckets.delete(JOBS, "gone").await.unwrap();
-    let keys = |entries: Vec<Entry>| entries.into_iter().map(|entry| entry.key).collect::<Vec<_>>();
+    let keys = |entries: Vec<Entry>| {
+        entries.into_iter().map(|entry| entry.key.to_string()).collect::<Vec<_>>()
+    };
     assert_eq!(keys(soon(buckets.entries(JOBS, ">")).await.unwrap()), ["a", "b"]);
     let mut full = watch(&buckets, ">");
     for key in ["b", "a"] {
         let Some(Change::Entry(entry)) = soon(full.next()).await else { panic!("a value") };
-        assert_eq!(entry.key, key);
+        assert_eq!(*entry.key, *key);
     }
     assert_eq!(soon(full.next()).await, Some(Change::Ready));
     buckets.put(JOBS, "c", "1", None).await.unwrap();
     buckets.purge(JOBS, "a").await.unwrap();
     for (key, value) in [("c", true), ("a", false)] {
         let Some(Change::Entry(entry)) = soon(full.next()).await else { panic!("a change") };
-        assert_eq!((entry.key.as_str(), entry.value.is_some()), (key, value));
+        assert_eq!((&*entry.key, entry.value.is_some()), (key, value));
     }
     converges(&mut empty, &mut BTreeMap::new(), &[("b", "1"), ("c", "1")]).await;
 }

@@ -27,7 +27,7 @@ pub(super) async fn confirm(api: &Api, revision: u64) -> Confirmation {
             Ok(entries) => entries
                 .iter()
                 .filter(|entry| lags(entry, revision))
-                .map(|entry| entry.key.clone())
+                .map(|entry| entry.key.to_string())
                 .collect(),
             Err(error) => vec![format!("(the schedulers cannot be read: {error})")],
         };

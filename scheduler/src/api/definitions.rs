@@ -87,7 +87,8 @@ impl Definitions {
     /// Every job that there is, by id.
     pub(super) async fn all(&self) -> Result<BTreeMap<String, Stored>, Problem> {
         let entries = self.0.entries(Bucket::Jobs, ">").await.map_err(unreadable)?;
-        Ok(entries.into_iter().map(|entry| (entry.key.clone(), Stored::of(Some(entry)))).collect())
+        let named = |entry: Entry| (entry.key.to_string(), Stored::of(Some(entry)));
+        Ok(entries.into_iter().map(named).collect())
     }
 
     /// Saves `body` where the job still has `revision`.

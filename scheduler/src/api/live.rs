@@ -24,7 +24,7 @@ async fn entries<T: DeserializeOwned>(api: &Api, which: Bucket) -> Result<Page<T
     let items = entries.iter().filter_map(|entry| match serde_json::from_slice(entry.value.as_deref()?) {
         Ok(entry) => Some(entry),
         Err(error) => {
-            tracing::warn!(bucket = which.suffix(), key = entry.key, %error, "An entry cannot be read.");
+            tracing::warn!(bucket = which.suffix(), key = %entry.key, %error, "An entry cannot be read.");
             None
         }
     });

@@ -90,6 +90,7 @@ impl Engine {
             scheduled.job().fold();
         }
         self.timer.remove(job);
+        self.take_over.left(job);
         self.let_go_of_past(job);
     }
 

@@ -183,7 +183,7 @@ mod tests {
             "schedule": { "fixed_rate": "10s" }, "misfire": { "policy": "skip" } });
         let job = Job::new(JobSpec::from_json(&spec, Unknown::Refuse).unwrap(), at(0), "");
         let id = job.spec.id.clone();
-        let kept = Arc::new(Kept::new(id.clone(), Definition::of(job, 1).unwrap(), None));
+        let kept = Arc::new(Kept::new(id.clone(), job, 1, None).unwrap());
         let mut scheduled = Scheduled::new(kept, at(0), None);
         let count = |step: &Step| step.skipped.as_ref().map(|skipped| skipped.count);
         let (step, definition) = scheduled.decide(at(1_000)).unwrap();

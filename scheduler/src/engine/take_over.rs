@@ -35,6 +35,13 @@ impl TakeOver {
         matches!(self, TakeOver::Confirming { jobs, .. } if jobs.contains_key(job))
     }
 
+    /// `job` is given up.
+    pub(super) fn left(&mut self, job: &JobId) {
+        if let TakeOver::Confirming { jobs, .. } = self {
+            jobs.remove(job);
+        }
+    }
+
     /// `job` has changed: when it is next due must be worked out again.
     pub(super) fn changed(&mut self, job: &JobId) {
         if let TakeOver::Confirming { jobs, .. } = self
@@ -115,7 +122,7 @@ impl Engine {
             return;
         };
         self.complete_held(std::mem::take(&mut recovered.past.held));
-        let mut jobs = BTreeMap::new();
+        let mut taken = Vec::new();
         let mut floor_ms = self.firing.clock.now_ms();
         let missing = self.missing().filter(|job| read.contains_key(job.id()));
         for kept in missing.collect::<Vec<_>>() {
@@ -131,9 +138,12 @@ impl Engine {
             let due = scheduled.next_due().map(|due| due.timestamp_millis());
             floor_ms = due.map_or(floor_ms, |due| floor_ms.min(due - 1));
             self.fold(scheduled.job(), due);
-            self.scheduled.insert(job.clone(), Box::new(scheduled));
-            jobs.insert(job, due);
+            taken.push((job, scheduled, due));
         }
+        // All at once: a tree that is built of what is in order has full nodes.
+        let jobs = taken.iter().map(|(job, _, due)| (job.clone(), *due)).collect();
+        let taken = taken.into_iter().map(|(job, scheduled, _)| (job, Box::new(scheduled)));
+        self.scheduled.append(&mut taken.collect());
         let floor_ms = self.floor_ms.map_or(floor_ms, |frozen| frozen.min(floor_ms));
         self.floor_ms = Some(floor_ms);
         self.take_over = TakeOver::Confirming { floor_ms, jobs, again };
@@ -159,12 +169,14 @@ impl Engine {
         self.take_over = TakeOver::Settled;
         self.floor_ms = None;
         tracing::info!(jobs = jobs.len(), all = self.scheduled.len(), "Jobs are taken over.");
-        for (job, due) in &jobs {
+        let mut known = Vec::new();
+        for (job, due) in jobs {
             match due {
-                Some(due) if self.scheduled.contains_key(job) => self.timer.set(job, *due),
-                _ => self.arm(job),
+                Some(due) => known.push((job, due)),
+                None => self.arm(&job),
             }
         }
+        self.timer.set_all(known);
         self.read_past();
         // Also a job that was saved meanwhile waits to be taken over.
         if again || self.missing().next().is_some() {
@@ -180,13 +192,20 @@ impl Engine {
         self.floor_ms = [self.floor_ms, last, stored].into_iter().flatten().min();
     }
 
-    /// This member's jobs that it does not fire yet, but those whose past is still to be read.
+    /// This member's jobs that it does not fire yet, but those whose past is still to be read; in
+    /// the order of their ids.
     fn missing(&self) -> impl Iterator<Item = Arc<Kept>> + '_ {
-        let is_known = |job: &JobId| {
-            self.scheduled.contains_key(job) || self.lagging.awaits_past(job).is_some()
+        // Both are in order: going along them is faster than to look for each of a million.
+        let mut scheduled = self.scheduled.keys().peekable();
+        let mut is_scheduled = move |job: &JobId| {
+            while scheduled.next_if(|known| *known < job).is_some() {}
+            scheduled.peek() == Some(&job)
         };
         let all = self.jobs.all().into_iter();
-        all.filter(move |job| self.owns(job.id()) && !is_known(job.id()))
+        all.filter(move |job| {
+            let known = is_scheduled(job.id()) || self.lagging.awaits_past(job.id()).is_some();
+            !known && self.owns(job.id())
+        })
     }
 
     /// Half-done fires of this member's jobs: of those that have gone at once, of the living after

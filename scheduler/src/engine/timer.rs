@@ -22,6 +22,15 @@ impl Timer {
         self.due_of.insert(job.clone(), due_ms);
     }
 
+    /// Sets the times of many jobs. The nodes of a tree that is built of all of them are full; one after
+    /// the other, in order, would leave them half empty.
+    pub(crate) fn set_all(&mut self, jobs: impl IntoIterator<Item = (JobId, i64)>) {
+        let jobs: Vec<(JobId, i64)> = jobs.into_iter().collect();
+        jobs.iter().for_each(|(job, _)| self.remove(job));
+        self.by_due.append(&mut jobs.iter().map(|(job, due)| (*due, job.clone())).collect());
+        self.due_of.append(&mut jobs.into_iter().collect());
+    }
+
     /// Forgets `job`.
     pub(crate) fn remove(&mut self, job: &JobId) {
         if let Some(due) = self.due_of.remove(job) {

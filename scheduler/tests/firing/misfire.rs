@@ -82,7 +82,7 @@ async fn a_stop_while_it_catches_up_misses_nothing() {
         scheduler.stop().await;
         // As those of the others go after a while.
         for mark in rig.buckets.entries(Bucket::Cursors, "scheduler.*").await.unwrap() {
-            if mark.key != own {
+            if *mark.key != *own {
                 rig.buckets.delete(Bucket::Cursors, &mark.key).await.unwrap();
             }
         }

@@ -154,7 +154,7 @@ impl Rig {
     /// The locks that were taken, by key.
     pub(crate) async fn locks(&self) -> BTreeSet<String> {
         let locks = self.buckets.entries(Bucket::Fires, ">").await.unwrap();
-        locks.into_iter().map(|entry| entry.key).collect()
+        locks.into_iter().map(|entry| entry.key.to_string()).collect()
     }
 }
 
