@@ -78,7 +78,8 @@ pub async fn soak(config: Config, programs: &Programs, dir: &Path) -> Result<Soa
     let mut all = vec![Memory::new("nats", Whose::Nats)];
     let mut pids = vec![server];
     for seat in site.seats() {
-        all.push(Memory::new(&seat.name, Whose::Ours));
+        let writes = seat.name.starts_with("log-writer");
+        all.push(Memory::new(&seat.name, if writes { Whose::LogWriter } else { Whose::Ours }));
         pids.push(seat.pid().await);
     }
     let every = Duration::from_secs(1);

@@ -80,7 +80,7 @@ pub(crate) enum BenchCommand {
         #[command(flatten)]
         options: BenchOptions,
     },
-    /// The history: runs written a second, and how long questions take when it is full.
+    /// The history: runs and rows written a second, and how long questions take when it is full.
     Store {
         /// How many runs.
         #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
