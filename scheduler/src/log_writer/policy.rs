@@ -111,8 +111,9 @@ pub fn digest_of(definition: &str) -> Digest {
     digest
 }
 
-/// How many policies are kept in memory; some hundred bytes each.
-const KEPT: usize = 20_000;
+/// How many policies are kept in memory; some hundred bytes each. Of a job whose policy was forgotten
+/// the definition is read and stored again with each run: that costs as much as all the rest.
+const KEPT: usize = 100_000;
 
 /// Policies by digest. Bounded: past the limit those that were not asked for since the last
 /// turn are forgotten.
