@@ -18,15 +18,16 @@ use crate::{jobs, raw};
 pub struct Config {
     /// How many runs, and as many raw ones. Rounded up to whole seconds of what is due.
     pub runs: u64,
-    /// How many are due each second: more than can be done.
-    pub due: usize,
+    /// How many are due each second; None: four fifths of what the bare messages did. What cannot
+    /// be done in its second waits, and counts all the same.
+    pub due: Option<usize>,
     /// How many executors there are.
     pub executors: usize,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { runs: 100_000, due: 20_000, executors: 1 }
+        Self { runs: 100_000, due: None, executors: 1 }
     }
 }
 
@@ -46,24 +47,25 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// # Errors
 /// When something does not start, or stands still.
 pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
-    let seconds = config.runs.div_ceil(config.due as u64);
-    let runs = seconds * config.due as u64;
     let (path, _folder) = setting.folder()?;
-    let bare = raw::rate(runs, setting, &path).await?;
+    let bare = raw::rate(config.runs, setting, &path).await?;
+    let due = config.due.unwrap_or((bare * 0.8) as usize).max(1);
+    let seconds = config.runs.div_ceil(due as u64);
+    let runs = seconds * due as u64;
     let mut report = Report::new("throughput", setting.words_and_history()?);
     report.on.push(("runs", runs.to_string()));
-    report.on.push(("due each second", config.due.to_string()));
+    report.on.push(("due each second", due.to_string()));
     report.on.push(("executors", config.executors.to_string()));
 
     let nodes = vec!["scheduler", "log-writer", "api"];
     let bed = Bed::open(setting, nodes, config.executors).await?;
     let journal = &bed.site.journal;
     let now = journal.clock().now();
-    let lead = LEAD + LEAD_EACH * u32::try_from(config.due)?;
+    let lead = LEAD + LEAD_EACH * u32::try_from(due)?;
     let from = now + TimeDelta::from_std(lead)?;
-    jobs::store(&bed.site, jobs::for_seconds(config.due, from, seconds), now).await?;
+    jobs::store(&bed.site, jobs::for_seconds(due, from, seconds), now).await?;
     bed.site.begin().await?;
-    bed.wait_for_jobs(config.due).await?;
+    bed.wait_for_jobs(due).await?;
     let store = bed.site.store().await?;
     let mut starts = Follow::new(&bed.site.starts);
     let mut last_start_us = 0;

@@ -18,7 +18,7 @@ pub(crate) struct Kept {
     id: JobId,
     revision: u64,
     /// Its spec, as it stands in intents and records.
-    spec: Box<RawValue>,
+    spec: Arc<RawValue>,
     since: DateTime<Utc>,
     /// What else is known; of a job that was saved once and never changed only by whom.
     meta: Known,
@@ -55,7 +55,7 @@ impl Kept {
         } else {
             Known::More(Box::new(meta))
         };
-        Ok(Self { id, revision, spec: text.clone(), since, meta: known, whole: Mutex::default() })
+        Ok(Self { id, revision, spec: text.into(), since, meta: known, whole: Mutex::default() })
     }
 
     /// The job's id.
@@ -118,7 +118,7 @@ impl Kept {
         });
         let whole = spec.and_then(|spec| {
             let job = Job { spec, meta };
-            Definition::with_text(job, self.spec.clone().into(), self.revision)
+            Definition::with_text(job, self.spec.clone(), self.revision)
                 .map_err(|error| error.to_string())
         });
         whole

@@ -80,7 +80,7 @@ impl Engine {
         let place = recover::place(&definition, watermark.unwrap_or(DateTime::<Utc>::MIN_UTC));
         let scheduled = Scheduled::new(kept.clone(), place, None);
         self.drop_missed(kept.id());
-        self.scheduled.insert(kept.id().clone(), Box::new(scheduled));
+        self.scheduled.insert(kept.id().clone(), scheduled);
     }
 
     /// Fires a job no more: it is gone, or another member's.

@@ -113,7 +113,7 @@ impl Engine {
     }
 
     pub(super) fn known(&mut self, job: &JobId, since: DateTime<Utc>) -> Option<&mut Scheduled> {
-        let scheduled = self.scheduled.get_mut(job).map(Box::as_mut);
+        let scheduled = self.scheduled.get_mut(job);
         scheduled.filter(|scheduled| scheduled.job().since() == since)
     }
 

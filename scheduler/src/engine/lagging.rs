@@ -184,7 +184,7 @@ impl Engine {
                     recover::place(&definition, handled.unwrap_or(DateTime::<Utc>::MIN_UTC));
                 let accounted = past.take_accounted(job);
                 let scheduled = Scheduled::new(kept, place, accounted);
-                self.scheduled.insert(job.clone(), Box::new(scheduled));
+                self.scheduled.insert(job.clone(), scheduled);
                 self.arm(job);
             }
             self.let_go_of_past(job);

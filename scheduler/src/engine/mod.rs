@@ -122,7 +122,7 @@ pub(crate) struct Engine {
     /// Every job, whoever fires it.
     jobs: Jobs,
     /// The jobs that this member fires.
-    scheduled: BTreeMap<JobId, Box<Scheduled>>,
+    scheduled: BTreeMap<JobId, Scheduled>,
     timer: Timer,
     under_way: UnderWay,
     catch_up: CatchUp,

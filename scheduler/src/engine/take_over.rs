@@ -142,7 +142,7 @@ impl Engine {
         }
         // All at once: a tree that is built of what is in order has full nodes.
         let jobs = taken.iter().map(|(job, _, due)| (job.clone(), *due)).collect();
-        let taken = taken.into_iter().map(|(job, scheduled, _)| (job, Box::new(scheduled)));
+        let taken = taken.into_iter().map(|(job, scheduled, _)| (job, scheduled));
         self.scheduled.append(&mut taken.collect());
         let floor_ms = self.floor_ms.map_or(floor_ms, |frozen| frozen.min(floor_ms));
         self.floor_ms = Some(floor_ms);
