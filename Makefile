@@ -6,7 +6,7 @@ FEATURES    := --workspace --features taskparty/failpoints
 RELEASE     := TASKPARTY_COMMIT=$$(git describe --always --dirty 2>/dev/null) cargo build --release
 
 .DEFAULT_GOAL := help
-.PHONY: help bench-smoke chaos soak demo build test test-all check fmt lint docs test-cli test-langs nats-server nats-cli clean-data
+.PHONY: help bench-smoke chaos soak demo build test test-all test-disk check fmt lint docs test-cli test-langs nats-server nats-cli clean-data
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -28,6 +28,12 @@ test: nats-server ## All tests that need Rust and Python only
 	cargo test $(FEATURES)
 
 test-all: test check test-cli test-langs ## Those, and what needs more of a machine: lints, docs, the nats command line, Node, Go
+
+test-disk: nats-server ## A disk that is really full: needs the right to mount a file system of its own
+	cargo test $(FEATURES) --test faults --no-run
+	d=$$(mktemp -d) && unshare --map-root-user --mount sh -c "mount -t tmpfs -o size=48m none $$d && \
+	TASKPARTY_TEST_SMALL_DISK=$$d cargo test $(FEATURES) --test faults -- --ignored when_the_disk_is_full"; \
+	code=$$?; rmdir $$d; exit $$code
 
 test-cli: nats-server nats-cli
 	cargo test $(FEATURES) --test e2e -- --ignored

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use futures::TryStreamExt;
 use taskparty_common::dispatch::{Alert, ResultRecord};
 use taskparty_common::fire::{Fired, Intent};
 use taskparty_common::job::Job;
@@ -88,6 +89,18 @@ impl Site {
         .await
     }
 
+    /// What of that anybody will still get: a server whose disk was full may keep a message that its
+    /// consumer holds for acked.
+    pub(crate) async fn work_to_come(&self) -> u64 {
+        until("a look at the consumers", async || {
+            let stream = self.nats.js().get_stream("TASKPARTY_DISPATCH_shop").await.ok()?;
+            let consumers: Vec<_> = stream.consumers().try_collect().await.ok()?;
+            let to_come = consumers.iter().map(|one| one.num_pending + one.num_ack_pending as u64);
+            Some(to_come.sum())
+        })
+        .await
+    }
+
     /// All runs in SQL; none when they cannot be read now.
     pub(crate) async fn runs_now(&self) -> Option<BTreeMap<Uuid, RunRow>> {
         let mut all = BTreeMap::new();
@@ -132,8 +145,17 @@ impl Site {
     /// Pauses the jobs, waits until all is over, and judges: nothing is lost, nothing is doubled,
     /// everything has ended.
     pub(crate) async fn judge(&self, jobs: &[Job]) -> Judged {
+        self.judge_with(jobs, Self::work_left).await
+    }
+
+    /// As [`Site::judge`], with another look at the work that is left.
+    pub(crate) async fn judge_with(
+        &self,
+        jobs: &[Job],
+        left: impl AsyncFn(&Self) -> u64,
+    ) -> Judged {
         self.pause(jobs).await;
-        let judged = self.settled().await;
+        let judged = self.settled_with(left).await;
         for (job, of_job) in judged.by_job() {
             accounted(job, &of_job, TimeDelta::seconds(1));
         }
@@ -143,11 +165,15 @@ impl Site {
     /// Waits until every run whose lock was taken has its fired record and its end in SQL, and no
     /// work is left.
     pub(crate) async fn settled(&self) -> Judged {
+        self.settled_with(Self::work_left).await
+    }
+
+    async fn settled_with(&self, left: impl AsyncFn(&Self) -> u64) -> Judged {
         let end = Instant::now() + PATIENCE;
         let runs = loop {
             // In this order: a record comes after its lock.
             let locked = until("a look at the locks", async || self.locked().await).await;
-            let (runs, left) = (self.runs().await, self.work_left().await);
+            let (runs, left) = (self.runs().await, left(self).await);
             let open: Vec<&RunRow> = runs.values().filter(|run| !run.state.is_terminal()).collect();
             let is_unknown =
                 |run: &&Uuid| runs.get(run).is_none_or(|run| run.trigger_result.is_none());
