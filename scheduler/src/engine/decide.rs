@@ -96,7 +96,7 @@ impl Engine {
 
     /// The missed instants of `job` that wait do not run any more: it is given up, or has a new past.
     fn drop_missed(&mut self, job: &JobId) {
-        let again = self.scheduled.get_mut(job).map(|known| known.armed()).unwrap_or_default();
+        let again = self.scheduled.get_mut(job).map(|known| known.take_again()).unwrap_or_default();
         let waiting = [self.catch_up.forget(job), self.waiting.let_go(job)];
         let missed = waiting.into_iter().flatten().chain(again);
         missed.for_each(|due| self.under_way.end(job, due));
@@ -111,7 +111,7 @@ impl Engine {
             return;
         }
         let due = scheduled.next_due().map(|due| due.timestamp_millis());
-        let again = scheduled.armed();
+        let again = scheduled.take_again();
         match due {
             Some(due) => self.timer.set(job, due),
             None => self.timer.remove(job),

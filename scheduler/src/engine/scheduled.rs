@@ -131,12 +131,14 @@ impl Scheduled {
     }
 
     /// The step at `at`, which was due at `due_ms`, has to be decided again, and is under way until
-    /// [`Scheduled::armed`] says that it is not; false when it was never decided here.
+    /// [`Scheduled::take_again`] says that it is not; false when it was never decided here.
     pub(super) fn undecided(&mut self, at: DateTime<Utc>, due_ms: i64) -> bool {
         let Some(work) = &mut self.work else { return false };
         let Some(decided) = work.decided.remove(&at.timestamp_millis()) else { return false };
         work.again.push(due_ms);
         let (Decided::UnderWay { first } | Decided::Over { first }) = decided;
+        // An earlier one may have had to be decided again meanwhile, and passed over this one.
+        work.accounted.remove(at, DateTime::from_timestamp_millis(first));
         let back = |ms: i64| DateTime::from_timestamp_millis(ms - 1);
         self.place = back(first).map_or(self.place, |before| before.min(self.place));
         for (at, decided) in work.decided.range(at.timestamp_millis()..) {
@@ -151,7 +153,7 @@ impl Scheduled {
 
     /// The timer has the job, or nothing of it is decided any more: the due times of what had to be
     /// decided again, which is under way no longer.
-    pub(super) fn armed(&mut self) -> Vec<i64> {
+    pub(super) fn take_again(&mut self) -> Vec<i64> {
         self.work.as_mut().map(|work| std::mem::take(&mut work.again)).unwrap_or_default()
     }
 }
@@ -176,14 +178,40 @@ mod tests {
     use taskparty_common::name::Instance;
     use taskparty_common::outcome::Trigger;
 
+    fn job_each_10s(policy: &str) -> (Arc<Kept>, DateTime<Utc>) {
+        let since = DateTime::from_timestamp(1_800_000_000, 0).unwrap();
+        let spec = json!({ "id": "a", "app": "shop", "handler": "settle",
+            "schedule": { "fixed_rate": "10s" }, "misfire": { "policy": policy } });
+        let job = Job::new(JobSpec::from_json(&spec, Unknown::Refuse).unwrap(), since, "");
+        let kept = Kept::new(job.spec.id.clone(), job, 1, None).unwrap();
+        (Arc::new(kept), since)
+    }
+
+    #[test]
+    fn whatever_has_to_be_decided_again_is_in_whatever_order_that_is_found() {
+        for order in [[10, 20, 30], [30, 20, 10], [20, 10, 30], [10, 30, 20]] {
+            let (kept, since) = job_each_10s("all");
+            let at = |seconds: i64| since + TimeDelta::seconds(seconds);
+            let mut scheduled = Scheduled::new(kept, at(0), None);
+            let decide = |scheduled: &mut Scheduled| {
+                [10, 20, 30].map(|now| scheduled.decide(at(now)).map(|(step, _)| step.at))
+            };
+            let all = [10, 20, 30].map(|seconds| Some(at(seconds)));
+            assert_eq!(decide(&mut scheduled), all);
+            for seconds in order {
+                let due = at(seconds).timestamp_millis();
+                assert!(scheduled.undecided(at(seconds), due), "{order:?}");
+            }
+            assert_eq!(scheduled.next_due(), Some(at(10)), "{order:?}");
+            assert_eq!(decide(&mut scheduled), all, "{order:?}");
+        }
+    }
+
     #[test]
     fn what_others_have_locked_of_missed_instants_is_not_left_out_again() {
-        let at = |seconds: i64| DateTime::from_timestamp(1_800_000_000 + seconds, 0).unwrap();
-        let spec = json!({ "id": "a", "app": "shop", "handler": "settle",
-            "schedule": { "fixed_rate": "10s" }, "misfire": { "policy": "skip" } });
-        let job = Job::new(JobSpec::from_json(&spec, Unknown::Refuse).unwrap(), at(0), "");
-        let id = job.spec.id.clone();
-        let kept = Arc::new(Kept::new(id.clone(), job, 1, None).unwrap());
+        let (kept, since) = job_each_10s("skip");
+        let at = |seconds: i64| since + TimeDelta::seconds(seconds);
+        let id = kept.id().clone();
         let mut scheduled = Scheduled::new(kept, at(0), None);
         let count = |step: &Step| step.skipped.as_ref().map(|skipped| skipped.count);
         let (step, definition) = scheduled.decide(at(1_000)).unwrap();
@@ -207,7 +235,7 @@ mod tests {
         };
         let due = step.at.timestamp_millis();
         assert!(scheduled.undecided(step.at, due) && !scheduled.undecided(step.at, due));
-        assert_eq!((scheduled.armed(), scheduled.armed()), (vec![due], vec![]));
+        assert_eq!((scheduled.take_again(), scheduled.take_again()), (vec![due], vec![]));
         scheduled.locked(&[&intent]);
         let (step, _) = scheduled.decide(at(1_000)).unwrap();
         assert_eq!((step.at, count(&step)), (at(960), Some(95)));

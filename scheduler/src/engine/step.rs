@@ -61,6 +61,17 @@ impl Accounted {
         }
     }
 
+    /// Takes back what [`Accounted::add`] noted of the same instants.
+    pub(crate) fn remove(&mut self, at: DateTime<Utc>, first: Option<DateTime<Utc>>) {
+        let at = at.timestamp_millis();
+        match first.map(|first| first.timestamp_millis()) {
+            Some(first) if first < at => self.stretches.retain(|known| *known != (first, at)),
+            _ => {
+                self.single.remove(&at);
+            }
+        }
+    }
+
     /// Whether nothing in here is after `place`.
     pub(crate) fn is_over(&self, place: DateTime<Utc>) -> bool {
         let place = place.timestamp_millis();

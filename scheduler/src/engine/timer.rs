@@ -22,7 +22,7 @@ impl Timer {
         self.due_of.insert(job.clone(), due_ms);
     }
 
-    /// Sets the times of many jobs. The nodes of a tree that is built of all of them are full; one after
+    /// Sets the times of many jobs, each once. The nodes of a tree that is built of all of them are full; one after
     /// the other, in order, would leave them half empty.
     pub(crate) fn set_all(&mut self, jobs: impl IntoIterator<Item = (JobId, i64)>) {
         let jobs: Vec<(JobId, i64)> = jobs.into_iter().collect();
