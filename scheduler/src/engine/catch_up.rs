@@ -32,7 +32,8 @@ pub(super) struct Due {
     pub(super) late: bool,
 }
 
-/// An instant whose lock someone else took.
+/// An instant whose lock is stored and whose record is not: someone else's, or an own one that was
+/// never confirmed.
 #[derive(Debug)]
 pub(super) struct Open {
     pub(super) job: JobId,

@@ -20,8 +20,8 @@ const MARGIN: TimeDelta = TimeDelta::seconds(4);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Firing {
-    /// The locks that others have of the instants that `request` is to leave out together; nothing
-    /// when it is of one instant.
+    /// The locks that others have of the instants that `request` is to leave out together, and own ones
+    /// that were never confirmed; nothing when it is of one instant.
     pub(super) async fn locked_by_others(&self, request: &Request) -> Result<Vec<Held>, ReadError> {
         let (Some(accounted), Some(skipped)) = (&request.accounted, &request.skipped) else {
             return Ok(Vec::new());

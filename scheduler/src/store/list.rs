@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 
 use chrono::{DateTime, Utc};
-use sqlx::AssertSqlSafe;
+use sqlx::{AssertSqlSafe, SqliteConnection};
 use taskparty_common::fire::FireId;
 use taskparty_common::name::{JobId, Key};
 use taskparty_common::outcome::RunState;
@@ -75,9 +75,11 @@ impl Store {
     /// [`StoreError`].
     pub async fn run(&self, id: Uuid) -> Result<Option<RunDetail>, StoreError> {
         let key = blob(id.as_bytes());
+        // One look: a batch that is committed in between would show a run beside other attempts.
+        let mut look = self.readers().begin().await?;
         let Some(row) = sqlx::query(AssertSqlSafe(format!("SELECT {RUN} FROM runs WHERE id = $1")))
             .bind(key.clone())
-            .fetch_optional(self.readers())
+            .fetch_optional(&mut *look)
             .await?
         else {
             return Ok(None);
@@ -85,22 +87,22 @@ impl Store {
         let (run, attempts) = load::run(&row)?;
         let mut attempt_rows = Vec::new();
         let sql = format!("SELECT {ATTEMPT} FROM attempts WHERE run = $1 ORDER BY shard, attempt");
-        let rows = sqlx::query(AssertSqlSafe(sql)).bind(key.clone()).fetch_all(self.readers());
+        let rows = sqlx::query(AssertSqlSafe(sql)).bind(key.clone()).fetch_all(&mut *look);
         for row in &rows.await? {
             let (_, key, attempt) = load::attempt(row)?;
             attempt_rows.push(AttemptRow::of(key, attempt));
         }
         let sql = format!("SELECT {ALERT} FROM alerts WHERE run = $1 ORDER BY created_at");
-        let rows = sqlx::query(AssertSqlSafe(sql)).bind(key.clone()).fetch_all(self.readers());
+        let rows = sqlx::query(AssertSqlSafe(sql)).bind(key.clone()).fetch_all(&mut *look);
         let alerts = rows.await?.iter().map(alert).collect::<Result<_, _>>()?;
-        let pending = self.pending(key).await?;
+        let pending = pending(&mut look, key).await?;
         let fired = run.fired.as_ref();
         let definition = match fired.map(|fired| fired.definition) {
             None => None,
             Some(digest) => {
                 sqlx::query_scalar::<_, String>("SELECT spec FROM definitions WHERE digest = $1")
                     .bind(blob(&digest))
-                    .fetch_optional(self.readers())
+                    .fetch_optional(&mut *look)
                     .await?
             }
         };
@@ -125,25 +127,25 @@ impl Store {
         let row = sqlx::query(OF_KEY).bind(lock).fetch_optional(self.readers()).await?;
         row.map(|row| Columns::of(&row).uuid()).transpose()
     }
+}
 
-    async fn pending(&self, run: Vec<u8>) -> Result<Vec<PendingRow>, StoreError> {
-        let rows =
-            sqlx::query("SELECT id, kind, due_at, tries FROM outbox WHERE run = $1 ORDER BY id")
-                .bind(run)
-                .fetch_all(self.readers())
-                .await?;
-        rows.iter()
-            .map(|row| {
-                let mut c = Columns::of(row);
-                Ok(PendingRow {
-                    id: c.string()?,
-                    kind: c.string()?,
-                    due_at: c.maybe_time()?,
-                    tries: c.count()?,
-                })
+/// What waits in the outbox for `run`.
+async fn pending(look: &mut SqliteConnection, run: Vec<u8>) -> Result<Vec<PendingRow>, StoreError> {
+    let rows = sqlx::query("SELECT id, kind, due_at, tries FROM outbox WHERE run = $1 ORDER BY id")
+        .bind(run)
+        .fetch_all(look)
+        .await?;
+    rows.iter()
+        .map(|row| {
+            let mut c = Columns::of(row);
+            Ok(PendingRow {
+                id: c.string()?,
+                kind: c.string()?,
+                due_at: c.maybe_time()?,
+                tries: c.count()?,
             })
-            .collect()
-    }
+        })
+        .collect()
 }
 
 /// The list's statement: $1 the limit, $2 and $3 the bounds of the id, then job, app, trigger.
