@@ -51,6 +51,9 @@ const EACH_JOB: Duration = Duration::from_micros(200);
 /// Fires right after the start are let pass: connections, caches.
 const WARM_UP: TimeDelta = TimeDelta::seconds(5);
 
+/// And so long for each idle job: the other node still reads them.
+const WARM_UP_EACH: TimeDelta = TimeDelta::microseconds(10);
+
 /// After this long with nothing more it is given up.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -69,8 +72,9 @@ pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
     report.on.push(("due each second", config.due.to_string()));
     report.on.push(("idle jobs", config.idle.to_string()));
     report.on.push(("seconds", config.length.as_secs().to_string()));
-    let warm_up = format!("{} s, of which nothing counts", WARM_UP.num_seconds());
-    report.on.push(("warm-up before them", warm_up));
+    let warm_up = WARM_UP + WARM_UP_EACH * i32::try_from(config.idle)?;
+    let said = format!("{} s, of which nothing counts", warm_up.num_seconds());
+    report.on.push(("warm-up before them", said));
     report.on.push(("executors", config.executors.to_string()));
     let bed = Bed::open(setting, NODES.to_vec(), config.executors).await?;
     let journal = &bed.site.journal;
@@ -84,7 +88,7 @@ pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
     let now = journal.clock().now();
     let from = now + TimeDelta::seconds(3);
     jobs::store(&bed.site, jobs::each_second(config.due, from), now).await?;
-    let begin = from.max(journal.clock().now()) + WARM_UP;
+    let begin = from.max(journal.clock().now()) + warm_up;
     let end = begin + TimeDelta::from_std(config.length)?;
     let mut follow = Follow::new(&bed.site.starts);
     let mut late = Vec::new();

@@ -161,3 +161,26 @@ async fn an_outage_of_nats_over_the_due_time_is_one_run_or_one_record() {
     assert_eq!((skip.len(), skipped(&skip, SkipReason::Misfire)), (1, 1));
     assert_eq!((once[0].fire_time, skip[0].fire_time), (due, due));
 }
+
+#[tokio::test]
+async fn what_is_due_now_does_not_wait_for_what_many_jobs_have_missed() {
+    const JOBS: usize = 200;
+    const MISSED_EACH: usize = 240;
+    let rig = Rig::start().await;
+    let before = rig.scheduler().await;
+    for n in 0..JOBS {
+        rig.save(each_30s(&rig, &format!("missed-{n}"), "all")).await;
+    }
+    rig.save(job("tick", json!({ "fixed_rate": "1s" }))).await;
+    rig.fired_until(|fired| of(fired, "tick").len() >= 2).await;
+    before.stop().await;
+
+    rig.clock.step(TimeDelta::hours(2));
+    let again = rig.clock.now();
+    let after = rig.scheduler().await;
+    let is_on_time = |fired: &Fired| fired.fire_time > again && fired.trigger == Trigger::Schedule;
+    let fired = rig.fired_until(|fired| of(fired, "tick").iter().any(is_on_time)).await;
+    after.stop().await;
+    let caught_up = fired.iter().filter(|fired| fired.trigger == Trigger::Misfire).count();
+    assert!((1..JOBS * MISSED_EACH).contains(&caught_up), "{caught_up} were caught up with before");
+}
