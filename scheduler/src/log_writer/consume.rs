@@ -35,7 +35,7 @@ pub(super) async fn run(parts: &Parts, stop: &CancellationToken) {
     let stream = nats.names().results_stream();
     let mut pull = Pull::new(nats.js(), stream, LOG_WRITER, PullConfig::default());
     let mut room = parts.config.batch_events;
-    loop {
+    let given_up = loop {
         let mut batch = Gathered::default();
         let open = stop.run_until_cancelled(gather(parts, &mut pull, room, &mut batch)).await;
         if open != Some(Open::Yes) {
@@ -43,19 +43,21 @@ pub(super) async fn run(parts: &Parts, stop: &CancellationToken) {
                 tracing::error!("The connection to NATS is closed; the log writer ends.");
                 stop.cancel();
             }
-            // Else whoever writes next waits for them as long as for a writer that died.
-            hand_back(parts, &batch.messages).await;
-            break;
+            break batch.messages;
         }
         if batch.messages.is_empty() {
             continue;
         }
         room = room_for(&batch, parts.config.batch_events);
-        if !write(parts, batch, stop).await {
-            break;
+        if let Err(given_up) = write(parts, batch, stop).await {
+            break given_up;
         }
-    }
-    hand_back(parts, &pull.stop().await).await;
+    };
+    // Else whoever writes next waits for them as long as for a writer that died. Only when nothing is
+    // asked for any more: they would come back to this one, which is gone.
+    let arrived = pull.stop().await;
+    hand_back(parts, &given_up).await;
+    hand_back(parts, &arrived).await;
 }
 
 /// Messages and what they say.
@@ -117,8 +119,12 @@ fn room_for(batch: &Gathered, events: usize) -> usize {
     by_size.min(by_events).clamp(FEWEST, events.max(FEWEST))
 }
 
-/// Writes a batch, however long SQL takes to work again; false when it had to be given up.
-async fn write(parts: &Parts, batch: Gathered, stop: &CancellationToken) -> bool {
+/// Writes a batch, however long SQL takes to work again; its messages when it had to be given up.
+async fn write(
+    parts: &Parts,
+    batch: Gathered,
+    stop: &CancellationToken,
+) -> Result<(), Vec<Received>> {
     let Gathered { messages, lines, aside } = batch;
     let asked = lines.iter().any(|line| matches!(line.event, Event::Asked(_)));
     let batch = Batch::new(lines, aside);
@@ -131,8 +137,7 @@ async fn write(parts: &Parts, batch: Gathered, stop: &CancellationToken) -> bool
         };
         let pause = outage.met(&error, parts);
         if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
-            hand_back(parts, &messages).await;
-            return false;
+            return Err(messages);
         }
         if kept_at.elapsed() >= parts.config.lease / 3 {
             kept_at = Instant::now();
@@ -150,7 +155,7 @@ async fn write(parts: &Parts, batch: Gathered, stop: &CancellationToken) -> bool
         parts.asked.notify_one();
     }
     note(parts, &messages, &written);
-    true
+    Ok(())
 }
 
 fn note(parts: &Parts, messages: &[Received], written: &Written) {
