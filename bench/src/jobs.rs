@@ -19,10 +19,7 @@ const AT_ONCE: usize = 1024;
 
 /// `count` jobs that are due each second from `from` on, evenly over the second.
 pub(crate) fn each_second(count: usize, from: DateTime<Utc>) -> impl Iterator<Item = Value> {
-    (0..count).map(move |number| {
-        let from = text(from + offset(number, count));
-        job(&format!("tick-{number}"), json!({ "fixed_rate": "1s", "from": from }))
-    })
+    ticks(count, from, None)
 }
 
 /// The same, for so many seconds.
@@ -32,10 +29,20 @@ pub(crate) fn for_seconds(
     seconds: u64,
 ) -> impl Iterator<Item = Value> {
     let length = TimeDelta::seconds(i64::try_from(seconds).unwrap_or(i64::MAX / 1000));
+    ticks(count, from, Some(length))
+}
+
+fn ticks(
+    count: usize,
+    from: DateTime<Utc>,
+    length: Option<TimeDelta>,
+) -> impl Iterator<Item = Value> {
     (0..count).map(move |number| {
         let from = from + offset(number, count);
-        let schedule =
-            json!({ "fixed_rate": "1s", "from": text(from), "until": text(from + length) });
+        let mut schedule = json!({ "fixed_rate": "1s", "from": text(from) });
+        if let Some(length) = length {
+            schedule["until"] = text(from + length).into();
+        }
         job(&format!("tick-{number}"), schedule)
     })
 }
@@ -99,9 +106,14 @@ mod tests {
     use super::*;
 
     fn first(spec: &Value, now: DateTime<Utc>) -> DateTime<Utc> {
+        instants(spec, now, 1)[0]
+    }
+
+    /// The first ones, so many at most.
+    fn instants(spec: &Value, now: DateTime<Utc>, most: usize) -> Vec<DateTime<Utc>> {
         let job = Job::new(JobSpec::from_json(spec, Unknown::Refuse).unwrap(), now, "bench");
         let schedule = job.spec.schedule.as_ref().unwrap();
-        upcoming(schedule, job.meta.anchor, now).next().unwrap().at
+        upcoming(schedule, job.meta.anchor, now).map(|one| one.at).take(most).collect()
     }
 
     #[test]
@@ -115,9 +127,7 @@ mod tests {
         let due: Vec<_> = each_second(4, from).map(|spec| first(&spec, now) - from).collect();
         assert_eq!(due, [0, 250, 500, 750].map(TimeDelta::milliseconds));
         for spec in for_seconds(4, from, 3) {
-            let job = Job::new(JobSpec::from_json(&spec, Unknown::Refuse).unwrap(), now, "bench");
-            let schedule = job.spec.schedule.as_ref().unwrap();
-            assert_eq!(upcoming(schedule, job.meta.anchor, now).count(), 3, "{spec}");
+            assert_eq!(instants(&spec, now, 10).len(), 3, "{spec}");
         }
         assert!(at_once(3, from).all(|spec| first(&spec, now) == from));
     }

@@ -13,8 +13,7 @@ use super::Entry;
 /// The keys that have a value, and how far the bucket was heard.
 ///
 /// It grows with the keys that match the watch: about forty bytes for each, and the key, which whoever
-/// keeps it too shares. A tree, which
-/// grows without leaving holes of half its size behind.
+/// keeps it too shares. A tree, which grows without leaving holes of half its size behind.
 #[derive(Debug, Default)]
 pub(super) struct View {
     keys: BTreeMap<Arc<str>, Known>,

@@ -73,7 +73,7 @@ impl Draft {
         self.header("traceparent", traceparent)
     }
 
-    /// Any other header. `value` must have no line breaks; they become spaces.
+    /// Any other header. `name` must be the name of one; `value` must have no line breaks; they become spaces.
     pub fn header(mut self, name: &'static str, value: impl AsRef<str>) -> Self {
         let value = value.as_ref().replace(['\r', '\n'], " ");
         self.more.push((HeaderName::from_static(name), value));

@@ -52,10 +52,9 @@ pub(crate) struct Accounted {
 impl Accounted {
     /// Notes an instant, or with `first` all of them from there.
     pub(crate) fn add(&mut self, at: DateTime<Utc>, first: Option<DateTime<Utc>>) {
-        let at = at.timestamp_millis();
-        match first.map(|first| first.timestamp_millis()) {
-            Some(first) if first < at => self.stretches.push((first, at)),
-            _ => {
+        match stretch(at, first) {
+            (first, at) if first < at => self.stretches.push((first, at)),
+            (_, at) => {
                 self.single.insert(at);
             }
         }
@@ -63,10 +62,9 @@ impl Accounted {
 
     /// Takes back what [`Accounted::add`] noted of the same instants.
     pub(crate) fn remove(&mut self, at: DateTime<Utc>, first: Option<DateTime<Utc>>) {
-        let at = at.timestamp_millis();
-        match first.map(|first| first.timestamp_millis()) {
-            Some(first) if first < at => self.stretches.retain(|known| *known != (first, at)),
-            _ => {
+        match stretch(at, first) {
+            (first, at) if first < at => self.stretches.retain(|known| *known != (first, at)),
+            (_, at) => {
                 self.single.remove(&at);
             }
         }
@@ -85,6 +83,11 @@ impl Accounted {
         self.single.contains(&at)
             || self.stretches.iter().any(|(first, last)| (*first..=*last).contains(&at))
     }
+}
+
+/// From where to where: the same twice of one instant.
+fn stretch(at: DateTime<Utc>, first: Option<DateTime<Utc>>) -> (i64, i64) {
+    (first.unwrap_or(at).timestamp_millis(), at.timestamp_millis())
 }
 
 /// The offset between a job's nominal instants and the times at which it is due.

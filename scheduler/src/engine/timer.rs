@@ -22,8 +22,8 @@ impl Timer {
         self.due_of.insert(job.clone(), due_ms);
     }
 
-    /// Sets the times of many jobs, each once. The nodes of a tree that is built of all of them are full; one after
-    /// the other, in order, would leave them half empty.
+    /// Sets the times of many jobs, each once. The nodes of a tree that is built of all of them are
+    /// full; one after the other, in order, would leave them half empty.
     pub(crate) fn set_all(&mut self, jobs: impl IntoIterator<Item = (JobId, i64)>) {
         let jobs: Vec<(JobId, i64)> = jobs.into_iter().collect();
         jobs.iter().for_each(|(job, _)| self.remove(job));

@@ -53,13 +53,7 @@ impl Firing {
         let &[shard] = shards.as_slice() else {
             return Box::pin(self.dispatch_several(intent, definition, shards, times)).await;
         };
-        match self.dispatch_one(intent, definition, shard, times).await.1 {
-            One::There => Dispatched::All,
-            One::Refused(text) => Dispatched::Refused(text),
-            One::Late => Dispatched::Late,
-            One::Over => Dispatched::Over,
-            One::Interrupted => Dispatched::Interrupted,
-        }
+        self.dispatch_one(intent, definition, shard, times).await.into()
     }
 
     async fn dispatch_several(
@@ -69,10 +63,10 @@ impl Firing {
         shards: Vec<u32>,
         times: Times,
     ) -> Dispatched {
-        let mut open: FuturesUnordered<_> = shards
-            .into_iter()
-            .map(|shard| self.dispatch_one(intent, definition, shard, times))
-            .collect();
+        let one = |shard| async move {
+            (shard, self.dispatch_one(intent, definition, shard, times).await)
+        };
+        let mut open: FuturesUnordered<_> = shards.into_iter().map(one).collect();
         let mut refused: Vec<u32> = Vec::new();
         let mut reason = String::new();
         let mut stored = false;
@@ -83,9 +77,7 @@ impl Firing {
                     refused.push(shard);
                     reason = text;
                 }
-                One::Late => return Dispatched::Late,
-                One::Over => return Dispatched::Over,
-                One::Interrupted => return Dispatched::Interrupted,
+                over => return over.into(),
             }
             // Once a shard is in, its run happens: the others are tried as long as they may start.
             if stored && !refused.is_empty() {
@@ -93,7 +85,7 @@ impl Firing {
                     return Dispatched::Interrupted;
                 }
                 for shard in refused.drain(..) {
-                    open.push(self.dispatch_one(intent, definition, shard, times));
+                    open.push(one(shard));
                 }
             }
         }
@@ -106,13 +98,13 @@ impl Firing {
         definition: &Definition,
         shard: u32,
         times: Times,
-    ) -> (u32, One) {
+    ) -> One {
         let spec = definition.spec();
         let attempt = intent.plan.attempt;
         let subject = self.subject(spec, intent, shard);
         let message = match self.message(intent, definition, shard, times) {
             Ok(message) => message,
-            Err(error) => return (shard, One::Refused(error.to_string())),
+            Err(error) => return One::Refused(error.to_string()),
         };
         let piece = Piece { run: intent.run, shard, attempt };
         // It may be stored, and run, and be forgotten by a server that restarted.
@@ -120,17 +112,17 @@ impl Firing {
         let mut known_at = times.known_at;
         loop {
             if self.clock.now() > times.start_by {
-                return (shard, One::Late);
+                return One::Late;
             }
             if times.send_by.is_some_and(|by| self.clock.now() > by) {
-                return (shard, One::Over);
+                return One::Over;
             }
             // Another one may have completed it, too, when it took long.
             maybe_done |= known_at.elapsed() > OLD;
             if maybe_done {
                 let look = self.looks.has_result(self.nats(), piece, times.known_from);
                 match Box::pin(look).await {
-                    Ok(true) => return (shard, One::There),
+                    Ok(true) => return One::There,
                     Ok(false) => (maybe_done, known_at) = (false, Instant::now()),
                     Err(error) => {
                         tracing::warn!(%subject, %error, "What became of a dispatch cannot be seen yet.");
@@ -145,10 +137,10 @@ impl Firing {
                     .expect_last(0);
                 match self.publisher().publish_once(draft, PATIENCE).await {
                     Ok(_) | Err(PublishError::WrongLastSequence { .. }) => {
-                        return (shard, One::There);
+                        return One::There;
                     }
                     Err(error) if error.is_definite() => {
-                        return (shard, One::Refused(error.to_string()));
+                        return One::Refused(error.to_string());
                     }
                     Err(PublishError::NoStream) => {
                         Box::pin(self.stream_is_missing(spec, intent)).await;
@@ -160,7 +152,7 @@ impl Firing {
                 }
             }
             if self.pause().await.is_err() {
-                return (shard, One::Interrupted);
+                return One::Interrupted;
             }
         }
     }
@@ -250,4 +242,17 @@ enum One {
     Late,
     Over,
     Interrupted,
+}
+
+impl From<One> for Dispatched {
+    /// Of a fire with one shard.
+    fn from(one: One) -> Self {
+        match one {
+            One::There => Self::All,
+            One::Refused(text) => Self::Refused(text),
+            One::Late => Self::Late,
+            One::Over => Self::Over,
+            One::Interrupted => Self::Interrupted,
+        }
+    }
 }

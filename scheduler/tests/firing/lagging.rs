@@ -13,7 +13,7 @@ use taskparty_nats::subject::Bucket;
 use tokio::time::Instant;
 
 use crate::overlap::{finish, next_work};
-use crate::rig::{PATIENCE, Rig, Scheduler, assert_complete, checked, instants, job};
+use crate::rig::{PATIENCE, Rig, Scheduler, assert_complete, checked, instants, is_complete, job};
 
 const TICKS: usize = 5;
 
@@ -45,14 +45,6 @@ fn of(fired: &[Fired], job: &str) -> Vec<Fired> {
     fired.sort_by_key(|fired| fired.fire_time);
     fired.dedup_by_key(|fired| (fired.fire_time, fired.run));
     fired
-}
-
-/// Whether nothing is missing between the records of a job that ticks.
-fn has_no_gap(fired: &[Fired]) -> bool {
-    let next = |(first, count): (DateTime<Utc>, u64)| {
-        first + TimeDelta::milliseconds(500) * i32::try_from(count).unwrap()
-    };
-    instants(fired).windows(2).all(|pair| pair[1].0 == next(pair[0]))
 }
 
 async fn handled(rig: &Rig, key: &str) -> Option<DateTime<Utc>> {
@@ -128,8 +120,9 @@ async fn a_job_that_lags_holds_nobody_back_and_whoever_takes_over_misses_none_of
     let so_far = rig.fired().await.len();
     // What one of the others had locked and not recorded when it ended is completed after a while.
     rig.fired_until(|fired| {
-        let is_complete = |n| has_no_gap(&of(fired, &format!("tick-{n}")));
-        fired.len() > so_far + 2 * TICKS && (0..TICKS).all(is_complete)
+        let ticks = |n| of(fired, &format!("tick-{n}"));
+        fired.len() > so_far + 2 * TICKS
+            && (0..TICKS).all(|n| is_complete(&ticks(n), TimeDelta::milliseconds(500)))
     })
     .await;
     third.stop().await;

@@ -208,13 +208,28 @@ pub(crate) fn instants(fired: &[Fired]) -> Vec<(DateTime<Utc>, u64)> {
     instants
 }
 
-/// Asserts that the instants of a job that is due each `period` are all accounted for, once.
-pub(crate) fn assert_complete(fired: &[Fired], period: TimeDelta) {
+/// What comes after each record of a job that is due each `period`, and what should: the record, the
+/// instant that is accounted for next, and the one that should be.
+fn followers(
+    fired: &[Fired],
+    period: TimeDelta,
+) -> impl Iterator<Item = ((DateTime<Utc>, u64), DateTime<Utc>, DateTime<Utc>)> {
     let instants = instants(fired);
-    for pair in instants.windows(2) {
-        let (first, count) = pair[0];
-        let next = first + period * i32::try_from(count).unwrap();
-        assert_eq!(pair[1].0, next, "after {first} ({count})");
+    (1..instants.len()).map(move |at| {
+        let (first, count) = instants[at - 1];
+        ((first, count), instants[at].0, first + period * i32::try_from(count).unwrap())
+    })
+}
+
+/// Whether the instants of a job that is due each `period` are all accounted for, once.
+pub(crate) fn is_complete(fired: &[Fired], period: TimeDelta) -> bool {
+    followers(fired, period).all(|(_, found, next)| found == next)
+}
+
+/// Asserts that they are.
+pub(crate) fn assert_complete(fired: &[Fired], period: TimeDelta) {
+    for ((first, count), found, next) in followers(fired, period) {
+        assert_eq!(found, next, "after {first} ({count})");
     }
 }
 
