@@ -205,20 +205,28 @@ impl Topology {
         Box::pin(self.look_or_make(definition)).await
     }
 
+    /// Looks twice for a stream that was there once: see [`upkeep`]. Not for a consumer: it went with its
+    /// stream, or the upkeep finds it missing.
+    async fn look_or_make(&self, definition: &Definition) -> Result<bool, TopologyError> {
+        let was_there = self.seen().contains_key(&definition.name);
+        let missing = if was_there && definition.kind != Kind::Consumer {
+            self.is_gone(definition).await?
+        } else {
+            !self.look(definition, self.deadline()).await?
+        };
+        if missing { self.make(definition).await } else { Ok(false) }
+    }
+
     /// *Invariant: a stream that is made again gives out no sequence a second time.* Executors may
     /// still ack what they had from the one that was deleted, and compare-and-sets may still expect
     /// its revisions: such an ack would remove another's work.
-    async fn look_or_make(&self, definition: &Definition) -> Result<bool, TopologyError> {
-        let deadline = Instant::now() + self.0.config.deadline;
-        if self.look(definition, deadline).await? {
-            return Ok(false);
-        }
+    async fn make(&self, definition: &Definition) -> Result<bool, TopologyError> {
         let before = self.seen().get(&definition.name).copied();
         let mut definition = definition.clone();
         if let Some(last) = before.filter(|_| definition.kind != Kind::Consumer) {
             definition.config["first_seq"] = serde_json::json!(last + GAP);
         }
-        let made = self.0.api.create(&definition, deadline).await?;
+        let made = self.0.api.create(&definition, self.deadline()).await?;
         if made && before.is_some() {
             tracing::error!(
                 kind = %definition.kind, name = %definition.name,

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use taskparty_common::name::{App, Handler, Prefix};
 use taskparty_nats::connect::{ConnectConfig, Nats, connect};
 use taskparty_nats::consume::{Pull, PullConfig};
+use taskparty_nats::history::stream_info;
 use taskparty_nats::lease;
 use taskparty_nats::publish::{Draft, Publisher};
 use taskparty_nats::server::{Cluster, ClusterConfig, Search, Server, ServerConfig, find};
@@ -153,6 +154,41 @@ async fn a_deleted_stream_is_made_again_once_it_is_forgotten() {
     topology.forget(&app);
     topology.ensure_handler(&app, &handler).await.unwrap();
     assert_eq!(config_of(&nats, "TASKPARTY_DISPATCH_order-service").await["max_consumers"], 10_000);
+}
+
+/// A server takes a stream off its list first and its files away last, a consumer's before the
+/// stream's: with many of them it takes long enough for a stream to be made in between. Such a one
+/// takes a message, and no more when that is acked.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_is_made_again_while_it_is_still_being_deleted_takes_messages() {
+    let server = Server::start(server_config()).await.unwrap();
+    let (nats, other) = (on(&server).await, on(&server).await);
+    let topology = Topology::new(nats.clone(), TopologyConfig::default());
+    let (app, handler) = names();
+    for n in 0..500 {
+        let handler = Handler::new(&format!("handler-{n}")).unwrap();
+        topology.ensure_handler(&app, &handler).await.unwrap();
+    }
+    let stream = nats.names().dispatch_stream(&app);
+    let before = stream_info(nats.js(), &stream).await.unwrap().created;
+    let deletion = tokio::spawn({
+        let stream = stream.clone();
+        async move { other.js().delete_stream(stream).await.unwrap() }
+    });
+    let is_new = async || stream_info(nats.js(), &stream).await.is_ok_and(|s| s.created != before);
+    while !is_new().await || !deletion.is_finished() {
+        // As each fire does that finds no stream.
+        topology.forget(&app);
+        let _ = topology.ensure_handler(&app, &handler).await;
+    }
+    let publisher = Publisher::start(nats.client()).await.unwrap();
+    let mut pull = Pull::new(nats.js(), &stream, handler.as_str(), PullConfig::default());
+    for _ in 0..3 {
+        let subject = nats.names().dispatch(&app, &handler, Uuid::new_v4(), 0, 1);
+        publisher.publish(Draft::new(subject, "work")).await.unwrap();
+        let work = pull.next(1).await.unwrap().delivery;
+        lease::ack(&publisher, &work, Duration::from_secs(5)).await.unwrap();
+    }
 }
 
 #[tokio::test]
