@@ -6,8 +6,9 @@
 //!
 //! *Invariant: messages that were asked for and not yet handed over never exceed the free slots
 //! that the caller named last.* What the server ended unfilled is asked for again; whatever else
-//! happens to the requests (a reconnect, a new leader, a deleted consumer, silence), all of them
-//! are dropped with their inbox and made anew.
+//! happens to the requests (a reconnect, a new leader, a deleted consumer, silence, an end of which
+//! nothing was heard), all of them are dropped with their inbox and made anew, when what had arrived
+//! on it is handed over.
 //!
 //! A message that is on its way in the moment in which demand is dropped comes again after the
 //! consumer's ack-wait; nothing can be done about that.
@@ -268,7 +269,9 @@ impl Pull {
         {
             return Some("the connection was made again".into());
         }
-        self.demand.forget_lapsed(Instant::now());
+        if self.demand.forget_lapsed(Instant::now()) {
+            return Some("requests ended without a word".into());
+        }
         let silent = inbox.last_heard.elapsed();
         if self.demand.outstanding() > 0 && silent > self.config.heartbeat * 3 {
             return Some(format!("nothing was heard for {} ms", silent.as_millis()));

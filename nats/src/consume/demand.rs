@@ -70,17 +70,17 @@ impl Demand {
         }
     }
 
-    /// Forgets requests of whose end nothing was heard: they were filled, or their end was lost.
-    pub(super) fn forget_lapsed(&mut self, now: Instant) {
+    /// Forgets requests of whose end nothing was heard: they were filled, or their end was lost. True
+    /// when none is left and yet something is missing: it was lost, or has arrived and was not read,
+    /// as in a process that stood still. So it counts as asked for until that is known.
+    pub(super) fn forget_lapsed(&mut self, now: Instant) -> bool {
         // Asked for each message: it must not look at all of them.
         if self.first_lapse.is_none_or(|first| now < first) {
-            return;
+            return false;
         }
         self.open.retain(|request| request.lapses > now);
         self.first_lapse = self.open.iter().map(|request| request.lapses).min();
-        if self.open.is_empty() {
-            self.outstanding = 0;
-        }
+        self.open.is_empty() && self.outstanding > 0
     }
 
     /// Nothing is asked for any more.
@@ -123,14 +123,22 @@ mod tests {
     }
 
     #[test]
-    fn a_request_whose_end_was_lost_does_not_block_for_ever() {
+    fn what_a_request_has_not_brought_when_its_end_was_lost_is_missing() {
         let mut demand = asked(&[4]);
         demand.asked(4, Instant::now() + Duration::from_secs(5));
-        demand.forget_lapsed(Instant::now());
+        let lapse = |demand: &mut Demand, after| {
+            demand.forget_lapsed(Instant::now() + Duration::from_secs(after))
+        };
+        assert!(!lapse(&mut demand, 0));
         assert_eq!(demand.open.len(), 2);
-        demand.forget_lapsed(Instant::now() + Duration::from_secs(2));
+        assert!(!lapse(&mut demand, 2));
         assert_eq!(demand.open.len(), 1);
-        demand.forget_lapsed(Instant::now() + Duration::from_secs(6));
+        assert!(lapse(&mut demand, 6));
+        assert_eq!(demand.missing(8), 0, "it may have been sent, and be read in a moment");
+        demand.clear();
         assert_eq!(demand.missing(4), 4);
+        demand.asked(1, Instant::now());
+        demand.delivered();
+        assert!(!lapse(&mut demand, 1), "it was filled");
     }
 }

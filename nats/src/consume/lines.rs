@@ -61,7 +61,8 @@ impl Lines {
             self.ask(reserved.len()).await?;
             tokio::select! {
                 biased;
-                received = self.heard() => {
+                // Without a slot nothing is listened to: what should come waits where it is.
+                received = self.heard(), if !reserved.is_empty() => {
                     if let Some(received) = received?
                         && let Some(slot) = reserved.pop()
                     {

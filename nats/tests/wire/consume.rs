@@ -192,3 +192,31 @@ async fn a_stopped_pull_leaves_no_demand_behind() {
     let info = consumer_info(nats.js(), "WORK", "con").await.unwrap().unwrap();
     assert_eq!((info.ack_pending, info.pending), (2, 4), "nothing goes into the void");
 }
+
+/// As after a SIGSTOP: what was asked for has come meanwhile, and its request is long over.
+#[tokio::test]
+async fn who_stood_still_for_long_gets_no_more_than_there_are_slots() {
+    let server = server().await;
+    let nats = connected(&server.url()).await;
+    work(&nats).await;
+    consumer(&nats, PATIENCE).await;
+    let publisher = publisher(&nats).await;
+    let slots = Arc::new(Semaphore::new(1));
+    let (mut pull, mut reserved) = (pull(&nats), Vec::new());
+    let idle = Duration::from_millis(200);
+    assert!(tokio::time::timeout(idle, pull.next_slot(&slots, &mut reserved)).await.is_err());
+    publish(&publisher, "work.a", bodies(0..3)).await;
+    let in_hand =
+        async || consumer_info(nats.js(), "WORK", "con").await.unwrap().unwrap().ack_pending;
+    until("one of them to come", async || in_hand().await == 1).await;
+    // The request waits for 2 s, and 5 s later its end is no longer waited for.
+    tokio::time::sleep(Duration::from_millis(7_500)).await;
+    for n in 1..=3 {
+        let (received, slot) = soon(pull.next_slot(&slots, &mut reserved)).await.unwrap();
+        let more = tokio::time::timeout(idle, pull.next_slot(&slots, &mut reserved)).await;
+        assert!(more.is_err());
+        assert_eq!((received.delivery.stream_seq, in_hand().await), (n, 1));
+        lease::ack(&publisher, &received.delivery, PATIENCE).await.unwrap();
+        drop(slot);
+    }
+}

@@ -13,7 +13,9 @@ use taskparty_nats::lease;
 use taskparty_nats::proxy::Proxy;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::support::{PATIENCE, connected, messages, publish, publisher, server, soon, work};
+use crate::support::{
+    PATIENCE, connected, messages, publish, publisher, server, soon, until, work,
+};
 
 const LINES: [&str; 3] = ["first", "second", "third"];
 
@@ -28,6 +30,15 @@ async fn consumer(nats: &Nats, line: &str, ack_wait: Duration) {
     nats.js().create_consumer_on_stream(config, "WORK").await.unwrap();
 }
 
+/// What was delivered and is not acked, of all lines.
+async fn in_hand(nats: &Nats) -> u64 {
+    let mut in_hand = 0;
+    for line in LINES {
+        in_hand += consumer_info(nats.js(), "WORK", line).await.unwrap().unwrap().ack_pending;
+    }
+    in_hand
+}
+
 /// A pull of all lines with so many slots.
 struct Taker {
     lines: Lines,
@@ -37,11 +48,12 @@ struct Taker {
 
 impl Taker {
     fn new(nats: &Nats, slots: usize) -> Self {
-        let config = PullConfig {
-            heartbeat: Duration::from_millis(300),
-            expires: Duration::from_secs(2),
-            ..PullConfig::default()
-        };
+        Self::with_heartbeat(nats, slots, Duration::from_millis(300))
+    }
+
+    fn with_heartbeat(nats: &Nats, slots: usize, heartbeat: Duration) -> Self {
+        let expires = Duration::from_secs(2);
+        let config = PullConfig { heartbeat, expires, ..PullConfig::default() };
         let lines = Lines::new(nats.js(), "WORK", &LINES.map(String::from), &config);
         Self { lines, slots: Arc::new(Semaphore::new(slots)), reserved: Vec::new() }
     }
@@ -98,11 +110,7 @@ async fn all_lines_are_served_in_order_and_no_more_is_taken_than_there_are_slots
         running.push_back(taker.next().await);
     }
     taker.idle(Duration::from_millis(200)).await;
-    let mut in_hand = 0;
-    for line in LINES {
-        in_hand += consumer_info(nats.js(), "WORK", line).await.unwrap().unwrap().ack_pending;
-    }
-    assert_eq!(in_hand, SLOTS as u64);
+    assert_eq!(in_hand(&nats).await, SLOTS as u64);
     let mut order = Vec::new();
     while messages(&nats, "WORK").await > 0 {
         let (done, slot) = running.pop_front().unwrap();
@@ -155,5 +163,37 @@ async fn a_cut_connection_a_restart_and_a_lost_consumer_stall_no_line() {
             }
         }
         assert!(soon(taker.lines.stop()).await.is_empty());
+    }
+}
+
+/// As after a SIGSTOP: what was asked for has come meanwhile, and its request is long over.
+#[tokio::test]
+async fn who_stood_still_for_long_takes_no_more_than_it_has_slots_for() {
+    let server = server().await;
+    let nats = connected(&server.url()).await;
+    work(&nats).await;
+    for line in LINES {
+        consumer(&nats, line, PATIENCE).await;
+    }
+    let publisher = publisher(&nats).await;
+    // A request waits for 2 s then, and 5 s later its end is no longer waited for.
+    let mut taker = Taker::with_heartbeat(&nats, 1, Duration::from_secs(8));
+    taker.idle(Duration::from_millis(200)).await;
+    for line in LINES {
+        publish(&publisher, &format!("work.{line}"), ["1".into()]).await;
+    }
+    until("one of them to come", async || in_hand(&nats).await == 1).await;
+    tokio::time::sleep(Duration::from_millis(7_500)).await;
+    let mut running = taker.next().await;
+    for left in [2, 1, 0] {
+        taker.idle(Duration::from_millis(500)).await;
+        assert_eq!((in_hand(&nats).await, running.0.delivery.delivered), (1, 1));
+        lease::ack(&publisher, &running.0.delivery, PATIENCE).await.unwrap();
+        assert_eq!(messages(&nats, "WORK").await, left);
+        drop(running.1);
+        if left == 0 {
+            return;
+        }
+        running = taker.next().await;
     }
 }
