@@ -65,9 +65,9 @@ impl Eq for ById {}
 
 /// What a change of the jobs bucket means.
 #[derive(Debug)]
-pub(crate) enum Change {
-    /// The job is so now.
-    Saved(Arc<Kept>),
+pub(crate) enum Change<L> {
+    /// The job is so now, and this was seen of it.
+    Saved(Arc<Kept>, L),
     /// The job is gone, or its definition cannot be read.
     Gone(JobId),
     /// Nothing that concerns a job.
@@ -75,8 +75,15 @@ pub(crate) enum Change {
 }
 
 impl Jobs {
-    /// Takes in an entry of the jobs bucket; no value means that the key is gone.
-    pub(crate) fn take_in(&self, key: &Arc<str>, revision: u64, value: Option<&Bytes>) -> Change {
+    /// Takes in an entry of the jobs bucket; no value means that the key is gone. `look` sees the
+    /// job while it is whole: it is kept folded.
+    pub(crate) fn take_in<L>(
+        &self,
+        key: &Arc<str>,
+        revision: u64,
+        value: Option<&Bytes>,
+        look: impl FnOnce(&Job) -> L,
+    ) -> Change<L> {
         let Ok(id) = JobId::try_from(key.clone()) else {
             tracing::warn!(%key, "A key of the jobs bucket is no job id; it is ignored.");
             return Change::Nothing;
@@ -89,12 +96,12 @@ impl Jobs {
             return Change::Gone(id);
         };
         let read = read_job(&id, value).and_then(|job| {
-            let chained = chain_of(&job).is_some();
+            let (chained, seen) = (chain_of(&job).is_some(), look(&job));
             let kept = Kept::new(id.clone(), job, revision, known.saved_by.as_ref());
-            Ok((kept.map_err(unreadable)?, chained))
+            Ok((kept.map_err(unreadable)?, chained, seen))
         });
         match read {
-            Ok((kept, chained)) => {
+            Ok((kept, chained, seen)) => {
                 match chained {
                     true => known.fixed_delay.insert(id),
                     false => known.fixed_delay.remove(&id),
@@ -102,7 +109,7 @@ impl Jobs {
                 known.saved_by = kept.saved_by().cloned().or(known.saved_by.take());
                 let kept = Arc::new(kept);
                 known.sound.replace(ById(kept.clone()));
-                Change::Saved(kept)
+                Change::Saved(kept, seen)
             }
             Err(error) => {
                 tracing::error!(job = %id, %error, "A stored job cannot be read; it does not fire.");

@@ -286,7 +286,7 @@ impl Node {
         self.recording.spawn(async move {
             while let Some(change) = watch.next().await {
                 if let Change::Entry(entry) = change {
-                    jobs.take_in(&entry.key, entry.revision, entry.value.as_ref());
+                    jobs.take_in(&entry.key, entry.revision, entry.value.as_ref(), |_| ());
                 }
             }
         });

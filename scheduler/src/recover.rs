@@ -7,28 +7,42 @@
 //!
 //! The past of those that lag may be long: it is read apart, so that nobody else waits for it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::Deserialize;
 use taskparty_common::fire::{FireId, Identity, Intent, Skipped};
+use taskparty_common::job::Job;
 use taskparty_common::name::{Instance, JobId};
 use taskparty_nats::bucket::Buckets;
 use taskparty_nats::history::{self, ReadError, Start};
 use taskparty_nats::subject::Bucket;
 
 use crate::cursor::{self, Cursor};
-use crate::definition::Definition;
 use crate::engine::Accounted;
 use crate::fire::Held;
+use crate::kept::Kept;
 
 /// Clocks may differ, and a job may be saved a moment before anyone sees it.
 const MARGIN: TimeDelta = TimeDelta::seconds(30);
 
 /// How long reading the past may take.
 const PATIENCE: Duration = Duration::from_secs(300);
+
+/// The jobs that are to be taken over, in the order of their ids.
+#[derive(Debug)]
+pub(crate) struct Wanted(pub(crate) Vec<Arc<Kept>>);
+
+impl Wanted {
+    /// The start of the past of `job`, if it is one of them.
+    fn since(&self, job: &JobId) -> Option<DateTime<Utc>> {
+        let found = self.0.binary_search_by(|kept| kept.id().cmp(job)).ok()?;
+        self.0.get(found).map(|kept| kept.since())
+    }
+}
 
 /// Where some jobs are, as whoever takes them over finds it.
 #[derive(Debug)]
@@ -61,12 +75,11 @@ struct FiredPart {
 }
 
 impl Recovered {
-    /// Reads where the jobs that are `wanted` are, each with the start of its past, and the past of
-    /// those that do not lag; where there is no watermark at all, it begins at `now`.
+    /// Reads where the jobs that are `wanted` are, and the past of those that do not lag; where there is no watermark at all, it begins at `now`.
     pub(crate) async fn read(
         buckets: &Buckets,
         now: DateTime<Utc>,
-        wanted: &BTreeMap<JobId, DateTime<Utc>>,
+        wanted: &Wanted,
     ) -> Result<Self, ReadError> {
         let marks = cursor::all(buckets).await?;
         let Some(start) = marks.values().map(|mark| mark.handled).min() else {
@@ -81,8 +94,8 @@ impl Recovered {
         // In this order: a cursor is stored before a watermark passes the job. What has caught up in
         // between is handled until just now, and so inside the margin.
         let mut lagging = cursor::of_jobs(buckets).await?;
-        lagging.retain(|job, cursor| wanted.get(job) == Some(&cursor.since));
-        let others = |job: &JobId| wanted.contains_key(job) && !lagging.contains_key(job);
+        lagging.retain(|job, cursor| wanted.since(job) == Some(cursor.since));
+        let others = |job: &JobId| wanted.since(job).is_some() && !lagging.contains_key(job);
         let past = Past::read(buckets, start, others).await?;
         Ok(Self { start, seen: marks.into_keys().collect(), lagging, past })
     }
@@ -111,11 +124,11 @@ impl Past {
 
 /// The instant up to which the instants of a job are handled, when a watermark or the job's cursor
 /// says so of all due instants up to `handled`.
-pub(crate) fn place(definition: &Definition, handled: DateTime<Utc>) -> DateTime<Utc> {
-    let meta = &definition.job.meta;
+pub(crate) fn place(job: &Job, handled: DateTime<Utc>) -> DateTime<Utc> {
+    let meta = &job.meta;
     let resumed = meta.paused.as_ref().and_then(|paused| paused.until);
     let past = meta.since.max(resumed.unwrap_or(meta.since)) - TimeDelta::nanoseconds(1);
-    past.max(handled - MARGIN - crate::engine::spread_of(&definition.job))
+    past.max(handled - MARGIN - crate::engine::spread_of(job))
 }
 
 /// What is gathered of the past of the jobs that are wanted.

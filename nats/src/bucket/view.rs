@@ -3,7 +3,7 @@
 //! A plain state machine: no I/O. It turns a consumer's deliveries, which begin anew with all
 //! current values after each loss, into each change once.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
@@ -12,11 +12,11 @@ use super::Entry;
 
 /// The keys that have a value, and how far the bucket was heard.
 ///
-/// It grows with the keys that match the watch: about forty bytes for each, and the key, which whoever
-/// keeps it too shares. A tree, which grows without leaving holes of half its size behind.
+/// It grows with the keys that match the watch: about fifty bytes for each, and the key, which whoever
+/// keeps it too shares.
 #[derive(Debug, Default)]
 pub(super) struct View {
-    keys: BTreeMap<Arc<str>, Known>,
+    keys: HashMap<Arc<str>, Known>,
     /// Everything that matches, up to this revision, has been heard.
     heard: u64,
     /// Which replay this is.
@@ -85,18 +85,15 @@ impl View {
     /// deletion has the revision of the last value that was known, and its time, to the second.
     pub(super) fn replay_ends(&mut self) -> Vec<Entry> {
         let replay = self.replay;
-        let vanished = self.keys.extract_if(.., |_, known| known.replay != replay);
-        let vanished = vanished
+        let vanished = self.keys.extract_if(|_, known| known.replay != replay);
+        vanished
             .map(|(key, known)| Entry {
                 key,
                 revision: known.revision,
                 value: None,
                 created: DateTime::from_timestamp(known.created_s.into(), 0).unwrap_or_default(),
             })
-            .collect();
-        // A tree that is built at once has full nodes; one that grew in order has half-empty ones.
-        self.keys = std::mem::take(&mut self.keys).into_iter().collect();
-        vanished
+            .collect()
     }
 }
 

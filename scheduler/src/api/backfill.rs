@@ -127,7 +127,7 @@ async fn place(api: &Api, job: &Job, now: DateTime<Utc>) -> Result<Option<DateTi
     let own = own.and_then(|cursor| DateTime::from_timestamp_millis(cursor.handled_ms));
     let definition = Definition::of(job.clone(), 0)
         .map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
-    Ok(Some(recover::place(&definition, own.unwrap_or(watermark).min(watermark).min(now))))
+    Ok(Some(recover::place(&definition.job, own.unwrap_or(watermark).min(watermark).min(now))))
 }
 
 /// Waits until history knows all that is recorded by now.

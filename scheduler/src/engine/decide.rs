@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use taskparty_common::fire::{FireId, Plan};
+use taskparty_common::job::Job;
 use taskparty_common::name::JobId;
-use taskparty_common::outcome::Trigger;
 use taskparty_nats::bucket;
 
 use super::catch_up::Due;
@@ -17,7 +17,6 @@ use crate::definition::Definition;
 use crate::fire::{Firing, Request};
 use crate::jobs::Change;
 use crate::kept::Kept;
-use crate::recover;
 
 /// A job that is not due for longer than this is folded meanwhile. To read it again costs a few
 /// microseconds, and twice that many bytes to keep it whole.
@@ -33,13 +32,16 @@ impl Engine {
             self.report();
             return;
         };
-        match self.jobs.take_in(&entry.key, entry.revision, entry.value.as_ref()) {
-            Change::Saved(job) => {
+        let ahead = |job: &Job| (!self.ready).then(|| self.loaded.look_ahead(job));
+        match self.jobs.take_in(&entry.key, entry.revision, entry.value.as_ref(), ahead) {
+            Change::Saved(job, ahead) => {
                 let id = job.id().clone();
+                self.loaded.take_in(&job, ahead);
                 self.saved(job);
                 self.look_after_waiting(&id);
             }
             Change::Gone(job) => {
+                self.loaded.remove(&job);
                 self.give_up(&job);
                 self.look_after_waiting(&job);
             }
@@ -68,17 +70,15 @@ impl Engine {
             None if mine => self.begin(kept),
             None => return kept.fold(),
         }
-        self.take_over.changed(&job);
         self.arm(&job);
     }
 
     /// Begins to fire a job whose past is new.
     pub(super) fn begin(&mut self, kept: Arc<Kept>) {
-        let Some(definition) = kept.whole() else { return };
         let watermark = self.ties.progress.borrow().as_ref().map(|known| known.watermark_ms);
         let watermark = watermark.and_then(DateTime::from_timestamp_millis);
-        let place = recover::place(&definition, watermark.unwrap_or(DateTime::<Utc>::MIN_UTC));
-        let scheduled = Scheduled::new(kept.clone(), place, None);
+        let handled = watermark.unwrap_or(DateTime::<Utc>::MIN_UTC);
+        let Some(scheduled) = Scheduled::after(kept.clone(), handled, None) else { return };
         self.drop_missed(kept.id());
         self.scheduled.insert(kept.id().clone(), scheduled);
     }
@@ -89,8 +89,6 @@ impl Engine {
         if let Some(scheduled) = self.scheduled.remove(job) {
             scheduled.job().fold();
         }
-        self.timer.remove(job);
-        self.take_over.left(job);
         self.let_go_of_past(job);
     }
 
@@ -103,19 +101,16 @@ impl Engine {
         self.lagging.forget(job);
     }
 
-    /// Sets the timer of `job` to its next instant, unless a missed one is being fired.
+    /// Sets when `job` is next due, unless a missed instant of it is being fired. What is being taken
+    /// over comes out when the watermark is stored all the same.
     pub(super) fn arm(&mut self, job: &JobId) {
         let Some(scheduled) = self.scheduled.get_mut(job) else { return };
-        // What is being taken over fires when the watermark is stored.
-        if scheduled.catching_up || self.take_over.waits_for(job) {
+        if scheduled.is_catching_up() {
             return;
         }
         let due = scheduled.next_due().map(|due| due.timestamp_millis());
         let again = scheduled.take_again();
-        match due {
-            Some(due) => self.timer.set(job, due),
-            None => self.timer.remove(job),
-        }
+        self.scheduled.set(job, due);
         again.into_iter().for_each(|due| self.under_way.end(job, due));
         if let Some(scheduled) = self.scheduled.get(job) {
             self.fold(scheduled.job(), due);
@@ -135,7 +130,7 @@ impl Engine {
             if !self.has_room() {
                 return;
             }
-            let Some(job) = self.timer.pop_due(now.timestamp_millis()) else { return };
+            let Some(job) = self.scheduled.pop_due(now.timestamp_millis()) else { return };
             self.decide(&job, now);
         }
     }
@@ -151,10 +146,9 @@ impl Engine {
             return;
         };
         let due_ms = due_of(&step, &definition).timestamp_millis();
-        let late = step.trigger == Trigger::Misfire;
+        let late = step.is_missed();
         let several = step.skipped.as_ref().is_some_and(|skipped| skipped.count > 1);
         let accounted = several.then(|| scheduled.accounted());
-        scheduled.catching_up = late;
         self.under_way.begin(job, due_ms);
         let done = Due { job: job.clone(), step, accounted, definition, due_ms, late };
         if !late {
@@ -183,7 +177,7 @@ fn request(firing: &Firing, job: JobId, step: Step, definition: Arc<Definition>)
     let run =
         id.run(firing.nats().names().prefix(), definition.since().timestamp_millis(), step.at);
     let total = definition.spec().shards.count().unwrap_or(1);
-    let late = step.trigger == Trigger::Misfire;
+    let late = step.is_missed();
     let grace = TimeDelta::from_std(definition.spec().misfire.grace).unwrap_or(TimeDelta::MAX);
     let due = due_of(&step, &definition);
     let next = step::next_instant(&definition.job, step.at, &Accounted::default());

@@ -67,8 +67,8 @@ impl Engine {
             }
             Fire::Undecided => self.undecided(&job, since, at, due_ms),
         }
-        if let Some(scheduled) = self.known(&job, since) {
-            scheduled.catching_up &= !catching_up;
+        if catching_up && let Some(scheduled) = self.known(&job, since) {
+            scheduled.caught_up();
         }
         if to_arm {
             self.arm(&job);
@@ -152,8 +152,10 @@ impl Engine {
             && matches!(done.fire, Fire::Recorded(_))
         {
             self.over(&done.job, done.since, done.at, done.due_ms);
-            if let Some(scheduled) = self.known(&done.job, done.since) {
-                scheduled.catching_up &= !done.catching_up;
+            if done.catching_up
+                && let Some(scheduled) = self.known(&done.job, done.since)
+            {
+                scheduled.caught_up();
             }
             // The next missed instant of the job is not handled.
             self.arm(&done.job);

@@ -14,7 +14,7 @@ use super::scheduled::Scheduled;
 use super::{Engine, Happening};
 use crate::cursor::{Cursor, Marks, Wanted};
 use crate::kept::Kept;
-use crate::recover::{self, Past};
+use crate::recover::Past;
 
 #[derive(Debug, Default)]
 pub(super) struct Lagging {
@@ -177,13 +177,11 @@ impl Engine {
         self.complete_held(std::mem::take(&mut past.held));
         for job in &read {
             let Some(cursor) = self.lagging.awaits_past(job) else { continue };
-            let found = self.jobs.get(job).and_then(|kept| Some((kept.whole()?, kept)));
-            if let Some((definition, kept)) = found {
-                let handled = DateTime::from_timestamp_millis(cursor.handled_ms);
-                let place =
-                    recover::place(&definition, handled.unwrap_or(DateTime::<Utc>::MIN_UTC));
-                let accounted = past.take_accounted(job);
-                let scheduled = Scheduled::new(kept, place, accounted);
+            let handled = DateTime::from_timestamp_millis(cursor.handled_ms);
+            let handled = handled.unwrap_or(DateTime::<Utc>::MIN_UTC);
+            let accounted = past.take_accounted(job);
+            let after = |kept| Scheduled::after(kept, handled, accounted);
+            if let Some(scheduled) = self.jobs.get(job).and_then(after) {
                 self.scheduled.insert(job.clone(), scheduled);
                 self.arm(job);
             }

@@ -11,6 +11,7 @@ mod decide;
 mod follow;
 mod lagging;
 mod lateness;
+mod loaded;
 mod ownership;
 mod queues;
 mod scheduled;
@@ -19,7 +20,7 @@ mod take_over;
 mod timer;
 mod watermark;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,6 +35,7 @@ use tokio::time::{Instant, sleep_until};
 use self::catch_up::CatchUp;
 use self::lagging::Lagging;
 use self::lateness::Recent;
+use self::loaded::Loaded;
 pub(crate) use self::ownership::Members;
 use self::queues::Waiting;
 use self::scheduled::Scheduled;
@@ -122,8 +124,9 @@ pub(crate) struct Engine {
     /// Every job, whoever fires it.
     jobs: Jobs,
     /// The jobs that this member fires.
-    scheduled: BTreeMap<JobId, Scheduled>,
-    timer: Timer,
+    scheduled: Timer<Scheduled>,
+    /// Every job that was there at the start, until the first are taken over.
+    loaded: Loaded,
     under_way: UnderWay,
     catch_up: CatchUp,
     lagging: Lagging,
@@ -158,8 +161,8 @@ impl Engine {
         Self {
             firing: Arc::new(firing),
             jobs,
-            scheduled: BTreeMap::new(),
-            timer: Timer::default(),
+            scheduled: Timer::default(),
+            loaded: Loaded::new(start),
             under_way: UnderWay::default(),
             catch_up: CatchUp::default(),
             lagging: Lagging::default(),
@@ -238,7 +241,7 @@ impl Engine {
 
     /// When the engine has something to do by itself.
     fn wake_at(&self, may_fire: bool) -> Instant {
-        let due = [self.timer.next_due(), self.waiting.next_due()].into_iter().flatten().min();
+        let due = [self.scheduled.next_due(), self.waiting.next_due()].into_iter().flatten().min();
         let wait = match due {
             _ if !may_fire => LOOK,
             Some(due) => {
@@ -271,7 +274,7 @@ impl Engine {
         });
     }
 
-    fn unhandled(&self) -> Unhandled<'_> {
-        Unhandled { under_way: &self.under_way, timer: &self.timer }
+    fn unhandled(&self) -> Unhandled<'_, Scheduled> {
+        Unhandled { under_way: &self.under_way, timer: &self.scheduled }
     }
 }

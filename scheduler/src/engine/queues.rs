@@ -69,13 +69,12 @@ impl Seen {
 /// The entries of the overlap bucket that say anything.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
-    seen: HashMap<JobId, Seen>,
+    /// Each is due when its rate lets a run that waits begin.
+    seen: Timer<Seen>,
     /// Jobs that are being looked after just now.
     busy: HashSet<JobId>,
     /// Jobs whose missed instants wait for their turn, with the time at which the next was due.
     held_back: HashMap<JobId, i64>,
-    /// When the rates of jobs let their waiting runs begin.
-    rated: Timer,
 }
 
 impl Waiting {
@@ -94,13 +93,13 @@ impl Waiting {
         });
         match seen.filter(|seen| seen.active > 0 || seen.waiting) {
             Some(seen) => self.seen.insert(job, seen),
-            None => self.seen.remove(&job),
-        };
+            None => drop(self.seen.remove(&job)),
+        }
     }
 
     /// Whether a run of `job` goes on or waits.
     pub(super) fn is_known(&self, job: &JobId) -> bool {
-        self.seen.contains_key(job)
+        self.seen.get(job).is_some()
     }
 
     /// Whether a further run of `job` has to wait, when there are places for `most`.
@@ -117,10 +116,8 @@ impl Waiting {
     /// Sets the time at which something is to be done for `job`, if there is one.
     fn time(&mut self, job: &JobId, bounds: Bounds, now_ms: i64) -> Next {
         let next = self.seen.get(job).map_or(Next::Later, |seen| seen.next(bounds, now_ms));
-        match next {
-            Next::At(at) => self.rated.set(job, at),
-            Next::Now | Next::Later => self.rated.remove(job),
-        }
+        let at = if let Next::At(at) = next { Some(at) } else { None };
+        self.seen.set(job, at);
         next
     }
 
@@ -128,23 +125,23 @@ impl Waiting {
     /// looked at again soon.
     fn time_again(&mut self, job: &JobId, bounds: Bounds, now_ms: i64) {
         if self.time(job, bounds, now_ms) == Next::Now && bounds.rate.is_some() {
-            self.rated.set(job, now_ms + SOON_MS);
+            self.seen.set(job, Some(now_ms + SOON_MS));
         }
     }
 
     /// When the rate of any job lets a waiting run begin.
     pub(super) fn next_due(&self) -> Option<i64> {
-        self.rated.next_due()
+        self.seen.next_due()
     }
 
     /// Takes out a job whose rate lets a waiting run begin at `now_ms`.
     pub(super) fn pop_due(&mut self, now_ms: i64) -> Option<JobId> {
-        self.rated.pop_due(now_ms)
+        self.seen.pop_due(now_ms)
     }
 
     /// The waiting runs of `job` are looked after by another member, or not now.
     fn leave(&mut self, job: &JobId) {
-        self.rated.remove(job);
+        self.seen.set(job, None);
     }
 
     /// Whether the runs of `job`, which has no limits, may go on beside each other.

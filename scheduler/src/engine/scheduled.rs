@@ -11,9 +11,11 @@ use std::sync::Arc;
 use chrono::{DateTime, TimeDelta, Utc};
 use taskparty_common::fire::Intent;
 
-use super::step::{Accounted, Step, next_instant, next_step, spread_of};
+use super::step::{Accounted, Step, next_due, next_step, spread_of};
+use super::timer::Timed;
 use crate::definition::Definition;
 use crate::kept::Kept;
+use crate::recover;
 
 /// A job that is being fired. Small: most jobs are at rest.
 #[derive(Debug)]
@@ -21,11 +23,25 @@ pub(super) struct Scheduled {
     /// The job as it is now.
     job: Arc<Kept>,
     /// The instant up to which the job's instants are decided.
-    place: DateTime<Utc>,
+    place: Place,
     /// What is open of its past; nothing while it is at rest.
     work: Option<Box<Work>>,
-    /// One of the job's missed instants is being fired: the next one waits for it.
-    pub(super) catching_up: bool,
+}
+
+/// An instant, in nanoseconds since 1970: smaller than a `DateTime`, and as exact.
+#[derive(Debug, Clone, Copy)]
+struct Place(i64);
+
+impl Place {
+    /// The instant, or what is next to it of 1677 to 2262.
+    fn of(at: DateTime<Utc>) -> Self {
+        let outside = if at < DateTime::UNIX_EPOCH { i64::MIN } else { i64::MAX };
+        Self(at.timestamp_nanos_opt().unwrap_or(outside))
+    }
+
+    fn at(self) -> DateTime<Utc> {
+        DateTime::from_timestamp_nanos(self.0)
+    }
 }
 
 /// What is open of a job's past.
@@ -39,12 +55,15 @@ struct Work {
     runs: Option<DateTime<Utc>>,
     /// When those were due that have to be decided again, until the job is armed.
     again: Vec<i64>,
+    /// One of the job's missed instants is being fired: the next one waits for it.
+    catching_up: bool,
 }
 
 impl Work {
     /// Whether nothing is open any more of a job that is decided up to `place`.
     fn is_over(&self, place: DateTime<Utc>) -> bool {
         self.decided.is_empty()
+            && !self.catching_up
             && self.runs.is_none()
             && self.again.is_empty()
             && self.accounted.is_over(place)
@@ -62,7 +81,24 @@ impl Scheduled {
     /// A job whose instants up to `place` are handled, and those in `accounted`.
     pub(super) fn new(job: Arc<Kept>, place: DateTime<Utc>, accounted: Option<Accounted>) -> Self {
         let work = accounted.map(|accounted| Work { accounted, ..Work::default() });
-        Self { job, place, work: work.map(Box::new), catching_up: false }
+        Self { job, place: Place::of(place), work: work.map(Box::new) }
+    }
+
+    /// A job of which everything that was due up to `handled` is handled, and what is in `accounted`;
+    /// nothing when its own text cannot be read.
+    pub(super) fn after(
+        job: Arc<Kept>,
+        handled: DateTime<Utc>,
+        accounted: Option<Accounted>,
+    ) -> Option<Self> {
+        let place = recover::place(&job.whole()?.job, handled);
+        Some(Self::new(job, place, accounted))
+    }
+
+    /// With the time at which it is next due.
+    pub(super) fn timed(self) -> Timed<Self> {
+        let due = self.next_due();
+        Timed::new(self, due.map(|due| due.timestamp_millis()))
     }
 
     /// The job as it is now.
@@ -83,18 +119,18 @@ impl Scheduled {
         let definition = self.job.whole()?;
         let none = Accounted::default();
         let accounted = self.work.as_deref().map_or(&none, |work| &work.accounted);
-        let next = next_instant(&definition.job, self.place, accounted)?;
-        next.checked_add_signed(spread_of(&definition.job))
+        next_due(&definition.job, self.place.at(), accounted)
     }
 
     /// Decides the next step, if anything is due at `now`, and moves the place behind it.
     pub(super) fn decide(&mut self, now: DateTime<Utc>) -> Option<(Step, Arc<Definition>)> {
         let definition = self.job.whole()?;
         let work = self.work.get_or_insert_default();
-        let step = next_step(&definition.job, self.place, now, &work.accounted, work.runs)?;
+        let step = next_step(&definition.job, self.place.at(), now, &work.accounted, work.runs)?;
         let first = first_of(&step).timestamp_millis();
         work.decided.insert(step.at.timestamp_millis(), Decided::UnderWay { first });
-        (self.place, work.runs) = (step.at, step.runs);
+        work.catching_up = step.is_missed();
+        (self.place, work.runs) = (Place::of(step.at), step.runs);
         Some((step, definition))
     }
 
@@ -111,7 +147,24 @@ impl Scheduled {
         {
             entry.remove();
         }
-        if work.is_over(self.place) {
+        self.rest();
+    }
+
+    /// Whether one of the job's missed instants is being fired: the next one waits for it.
+    pub(super) fn is_catching_up(&self) -> bool {
+        self.work.as_ref().is_some_and(|work| work.catching_up)
+    }
+
+    /// The missed instant was fired, or not.
+    pub(super) fn caught_up(&mut self) {
+        if let Some(work) = &mut self.work {
+            work.catching_up = false;
+        }
+        self.rest();
+    }
+
+    fn rest(&mut self) {
+        if self.work.as_ref().is_some_and(|work| work.is_over(self.place.at())) {
             self.work = None;
         }
     }
@@ -140,7 +193,8 @@ impl Scheduled {
         // An earlier one may have had to be decided again meanwhile, and passed over this one.
         work.accounted.remove(at, DateTime::from_timestamp_millis(first));
         let back = |ms: i64| DateTime::from_timestamp_millis(ms - 1);
-        self.place = back(first).map_or(self.place, |before| before.min(self.place));
+        let before = back(first).map_or(self.place.at(), |before| before.min(self.place.at()));
+        self.place = Place::of(before);
         for (at, decided) in work.decided.range(at.timestamp_millis()..) {
             let (Decided::UnderWay { first } | Decided::Over { first }) = *decided;
             let instant = DateTime::from_timestamp_millis;

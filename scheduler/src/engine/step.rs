@@ -40,6 +40,11 @@ impl Step {
     fn of(at: DateTime<Utc>, trigger: Trigger) -> Self {
         Self { at, trigger, skipped: None, runs: None }
     }
+
+    /// Whether the instant is caught up with, or left out since it is too late.
+    pub(super) fn is_missed(&self) -> bool {
+        self.trigger == Trigger::Misfire
+    }
 }
 
 /// The instants of a job that are accounted for already, though the job's place is before them.
@@ -95,6 +100,15 @@ pub(crate) fn spread_of(job: &Job) -> TimeDelta {
     let Some(schedule) = &job.spec.schedule else { return TimeDelta::zero() };
     let offset = spread_offset(job.spec.id.as_str(), schedule.spread());
     TimeDelta::from_std(offset).unwrap_or_default()
+}
+
+/// When `job`, whose place is `place`, is next due, but for what is accounted for.
+pub(crate) fn next_due(
+    job: &Job,
+    place: DateTime<Utc>,
+    accounted: &Accounted,
+) -> Option<DateTime<Utc>> {
+    next_instant(job, place, accounted)?.checked_add_signed(spread_of(job))
 }
 
 /// The first instant of `job` after `place` that is not accounted for.

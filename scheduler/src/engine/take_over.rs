@@ -1,10 +1,10 @@
 //! Taking over jobs when the membership changes: first their past is read, then the own watermark
 //! is moved back before it, and only when that is stored do they fire.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::iter::Peekable;
 use std::sync::Arc;
 
-use chrono::{DateTime, Utc};
 use taskparty_common::name::{Instance, JobId};
 use tokio::time::Instant;
 
@@ -14,7 +14,7 @@ use super::scheduled::Scheduled;
 use super::{Engine, Happening};
 use crate::fire::Held;
 use crate::kept::Kept;
-use crate::recover::{self, Recovered};
+use crate::recover::{Recovered, Wanted};
 
 /// How far taking over is.
 #[derive(Debug, Default)]
@@ -22,33 +22,25 @@ pub(super) enum TakeOver {
     /// Nothing is being taken over.
     #[default]
     Settled,
-    /// The past of `jobs`, which begins so, is being read. `again`: the membership changed meanwhile.
-    Reading { jobs: Arc<BTreeMap<JobId, DateTime<Utc>>>, again: bool },
-    /// The watermark is being moved back to `floor_ms`; then `jobs` fire, each when it is next due,
-    /// as far as that is known.
-    Confirming { floor_ms: i64, jobs: BTreeMap<JobId, Option<i64>>, again: bool },
+    /// The past of `jobs` is being read. `again`: the membership changed meanwhile.
+    Reading { jobs: Arc<Wanted>, again: bool },
+    /// The watermark is being moved back to `floor_ms`; then the timer lets out what it holds.
+    Confirming { floor_ms: i64, again: bool },
 }
 
-impl TakeOver {
-    /// Whether `job` fires only when the watermark is stored.
-    pub(super) fn waits_for(&self, job: &JobId) -> bool {
-        matches!(self, TakeOver::Confirming { jobs, .. } if jobs.contains_key(job))
+/// Jobs in the order of their ids, for going along others in that order: faster than to look for
+/// each of a million.
+struct Along<I: Iterator>(Peekable<I>);
+
+impl<'a, I: Iterator<Item = &'a JobId>> Along<I> {
+    fn new(jobs: I) -> Self {
+        Self(jobs.peekable())
     }
 
-    /// `job` is given up.
-    pub(super) fn left(&mut self, job: &JobId) {
-        if let TakeOver::Confirming { jobs, .. } = self {
-            jobs.remove(job);
-        }
-    }
-
-    /// `job` has changed: when it is next due must be worked out again.
-    pub(super) fn changed(&mut self, job: &JobId) {
-        if let TakeOver::Confirming { jobs, .. } = self
-            && let Some(due) = jobs.get_mut(job)
-        {
-            *due = None;
-        }
+    /// Whether `job` is among them; no job that was asked for before comes after it.
+    fn have(&mut self, job: &JobId) -> bool {
+        while self.0.next_if(|known| *known < job).is_some() {}
+        self.0.peek() == Some(&job)
     }
 }
 
@@ -89,12 +81,12 @@ impl Engine {
         let anew = std::mem::take(&mut self.cut_off);
         self.lapses = self.ties.standing.lapses();
         let given_up = |engine: &Self, job: &&JobId| anew || !engine.owns(job);
-        let all = self.scheduled.keys().chain(self.lagging.without_past());
+        let scheduled = self.scheduled.iter().map(|(job, _)| job);
+        let all = scheduled.chain(self.lagging.without_past());
         let jobs: Vec<JobId> = all.filter(|job| given_up(self, job)).cloned().collect();
         self.freeze();
         self.leave_cursors(&jobs);
-        let missing: Arc<BTreeMap<JobId, DateTime<Utc>>> =
-            Arc::new(self.missing().map(|job| (job.id().clone(), job.since())).collect());
+        let missing = Arc::new(Wanted(self.missing().collect()));
         self.take_over = TakeOver::Reading { jobs: missing.clone(), again: false };
         let firing = self.firing.clone();
         self.tasks.spawn(async move {
@@ -122,31 +114,30 @@ impl Engine {
             return;
         };
         self.complete_held(std::mem::take(&mut recovered.past.held));
-        let mut taken = Vec::new();
+        let mut loaded = self.loaded.end();
         let mut floor_ms = self.firing.clock.now_ms();
-        let missing = self.missing().filter(|job| read.contains_key(job.id()));
-        for kept in missing.collect::<Vec<_>>() {
+        let mut read = Along::new(read.0.iter().map(|kept| kept.id()));
+        let missing: Vec<_> = self.missing().filter(|job| read.have(job.id())).collect();
+        let mut taken = Vec::with_capacity(missing.len());
+        for kept in missing {
             let job = kept.id().clone();
             if let Some(cursor) = recovered.lagging.remove(&job) {
                 self.await_past(&kept, cursor);
                 continue;
             }
-            let Some(definition) = kept.whole() else { continue };
             let accounted = recovered.past.take_accounted(&job);
-            let place = recover::place(&definition, recovered.start);
-            let scheduled = Scheduled::new(kept, place, accounted);
-            let due = scheduled.next_due().map(|due| due.timestamp_millis());
-            floor_ms = due.map_or(floor_ms, |due| floor_ms.min(due - 1));
-            self.fold(scheduled.job(), due);
-            taken.push((job, scheduled, due));
+            let known = loaded.take(&job, recovered.start).filter(|_| accounted.is_none());
+            let anew = || Scheduled::after(kept.clone(), recovered.start, accounted);
+            let anew = || anew().map(Scheduled::timed);
+            let Some(timed) = known.or_else(anew) else { continue };
+            floor_ms = timed.due_ms().map_or(floor_ms, |due| floor_ms.min(due - 1));
+            self.fold(&kept, timed.due_ms());
+            taken.push((job, timed));
         }
-        // All at once: a tree that is built of what is in order has full nodes.
-        let jobs = taken.iter().map(|(job, _, due)| (job.clone(), *due)).collect();
-        let taken = taken.into_iter().map(|(job, scheduled, _)| (job, scheduled));
-        self.scheduled.append(&mut taken.collect());
+        self.scheduled.hold(taken.into_iter().collect());
         let floor_ms = self.floor_ms.map_or(floor_ms, |frozen| frozen.min(floor_ms));
         self.floor_ms = Some(floor_ms);
-        self.take_over = TakeOver::Confirming { floor_ms, jobs, again };
+        self.take_over = TakeOver::Confirming { floor_ms, again };
         self.look_at_lagging();
         self.report();
         // Whoever left during the reading left jobs that were not read: its watermark stays.
@@ -161,22 +152,14 @@ impl Engine {
     /// A watermark is stored: if it is far enough back, the jobs that were taken over fire.
     pub(super) fn confirmed(&mut self) {
         let stored = self.ties.stored.borrow().as_ref().map(|stored| stored.watermark_ms);
-        let TakeOver::Confirming { floor_ms, jobs, again } = &mut self.take_over else { return };
-        if stored.is_none_or(|stored| stored > *floor_ms) {
+        let TakeOver::Confirming { floor_ms, again } = self.take_over else { return };
+        if stored.is_none_or(|stored| stored > floor_ms) {
             return;
         }
-        let (jobs, again) = (std::mem::take(jobs), *again);
         self.take_over = TakeOver::Settled;
         self.floor_ms = None;
-        tracing::info!(jobs = jobs.len(), all = self.scheduled.len(), "Jobs are taken over.");
-        let mut known = Vec::new();
-        for (job, due) in jobs {
-            match due {
-                Some(due) => known.push((job, due)),
-                None => self.arm(&job),
-            }
-        }
-        self.timer.set_all(known);
+        let jobs = self.scheduled.release();
+        tracing::info!(jobs, all = self.scheduled.len(), "Jobs are taken over.");
         self.read_past();
         // Also a job that was saved meanwhile waits to be taken over.
         if again || self.missing().next().is_some() {
@@ -195,15 +178,10 @@ impl Engine {
     /// This member's jobs that it does not fire yet, but those whose past is still to be read; in
     /// the order of their ids.
     fn missing(&self) -> impl Iterator<Item = Arc<Kept>> + '_ {
-        // Both are in order: going along them is faster than to look for each of a million.
-        let mut scheduled = self.scheduled.keys().peekable();
-        let mut is_scheduled = move |job: &JobId| {
-            while scheduled.next_if(|known| *known < job).is_some() {}
-            scheduled.peek() == Some(&job)
-        };
+        let mut scheduled = Along::new(self.scheduled.iter().map(|(job, _)| job));
         let all = self.jobs.all().into_iter();
         all.filter(move |job| {
-            let known = is_scheduled(job.id()) || self.lagging.awaits_past(job.id()).is_some();
+            let known = scheduled.have(job.id()) || self.lagging.awaits_past(job.id()).is_some();
             !known && self.owns(job.id())
         })
     }

@@ -1,66 +1,168 @@
-//! When each job is next due: one ordered set for all of them.
+//! Jobs, what is known of each, and when each is next due: one table and one order for all of them.
 //!
 //! No task, no timer and no scan per job: a million idle jobs cost their entries here and one
-//! sleep. *Invariant: a job stands in the set at most once.*
+//! sleep. *Invariant: a job stands in one order at most, and there at the time that its entry says.*
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use taskparty_common::name::JobId;
 
-/// The due times of jobs, in milliseconds since 1970.
-#[derive(Debug, Default)]
-pub(crate) struct Timer {
-    by_due: BTreeSet<(i64, JobId)>,
-    due_of: BTreeMap<JobId, i64>,
+/// The due time of what is never due.
+const NEVER: i64 = i64::MAX;
+
+/// Of a tree that is this many times as large as what is added, only the places of that are touched.
+const FEW: usize = 16;
+
+/// Jobs in the order of their due times, in milliseconds since 1970.
+type InOrder = BTreeMap<(i64, JobId), ()>;
+
+/// A job's `value`, and when the job is next due.
+#[derive(Debug)]
+pub(crate) struct Timed<T> {
+    due_ms: i64,
+    pub(crate) value: T,
 }
 
-impl Timer {
-    /// Sets or moves the time at which `job` is next due.
-    pub(crate) fn set(&mut self, job: &JobId, due_ms: i64) {
-        self.remove(job);
-        self.by_due.insert((due_ms, job.clone()));
-        self.due_of.insert(job.clone(), due_ms);
+impl<T> Timed<T> {
+    /// `value`, of a job that is next due at `due_ms`, if it ever is.
+    pub(crate) fn new(value: T, due_ms: Option<i64>) -> Self {
+        Self { due_ms: due_ms.unwrap_or(NEVER), value }
     }
 
-    /// Sets the times of many jobs, each once. The nodes of a tree that is built of all of them are
-    /// full; one after the other, in order, would leave them half empty.
-    pub(crate) fn set_all(&mut self, jobs: impl IntoIterator<Item = (JobId, i64)>) {
-        let jobs: Vec<(JobId, i64)> = jobs.into_iter().collect();
-        jobs.iter().for_each(|(job, _)| self.remove(job));
-        self.by_due.append(&mut jobs.iter().map(|(job, due)| (*due, job.clone())).collect());
-        self.due_of.append(&mut jobs.into_iter().collect());
+    /// When the job is next due.
+    pub(crate) fn due_ms(&self) -> Option<i64> {
+        Some(self.due_ms).filter(|due| *due != NEVER)
+    }
+}
+
+/// The jobs with their values and due times.
+#[derive(Debug)]
+pub(crate) struct Timer<T> {
+    jobs: BTreeMap<JobId, Timed<T>>,
+    by_due: InOrder,
+    /// Jobs that do not come out yet, also those that are never due.
+    held: InOrder,
+}
+
+impl<T> Default for Timer<T> {
+    fn default() -> Self {
+        Self { jobs: BTreeMap::new(), by_due: InOrder::new(), held: InOrder::new() }
+    }
+}
+
+impl<T> Timer<T> {
+    /// What is known of `job`.
+    pub(crate) fn get(&self, job: &JobId) -> Option<&T> {
+        self.jobs.get(job).map(|timed| &timed.value)
+    }
+
+    /// As [`Timer::get`].
+    pub(crate) fn get_mut(&mut self, job: &JobId) -> Option<&mut T> {
+        self.jobs.get_mut(job).map(|timed| &mut timed.value)
+    }
+
+    /// The jobs with what is known of them, in the order of their ids.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&JobId, &T)> {
+        self.jobs.iter().map(|(job, timed)| (job, &timed.value))
+    }
+
+    /// How many jobs there are.
+    pub(crate) fn len(&self) -> usize {
+        self.jobs.len()
+    }
+
+    /// Takes in what is known of `job` now; when it is due stays as it is: never, for a new one.
+    pub(crate) fn insert(&mut self, job: JobId, value: T) {
+        match self.jobs.get_mut(&job) {
+            Some(timed) => timed.value = value,
+            None => {
+                self.jobs.insert(job, Timed::new(value, None));
+            }
+        }
+    }
+
+    /// Takes in many jobs that are not there yet, and that do not come out before [`Timer::release`].
+    pub(crate) fn hold(&mut self, jobs: BTreeMap<JobId, Timed<T>>) {
+        let held = jobs.iter().map(|(job, timed)| ((timed.due_ms, job.clone()), ()));
+        join(&mut self.held, held.collect());
+        join(&mut self.jobs, jobs);
+    }
+
+    /// Lets out what is held, and says how many jobs that are.
+    pub(crate) fn release(&mut self) -> usize {
+        let count = self.held.len();
+        let mut held = std::mem::take(&mut self.held);
+        while held.last_key_value().is_some_and(|((due, _), ())| *due == NEVER) {
+            held.pop_last();
+        }
+        join(&mut self.by_due, held);
+        count
+    }
+
+    /// Sets when `job` is next due, if it ever is. One that is held stays so, and one that is not
+    /// here does not come here.
+    pub(crate) fn set(&mut self, job: &JobId, due_ms: Option<i64>) {
+        let Some(timed) = self.jobs.get_mut(job) else { return };
+        let due_ms = due_ms.unwrap_or(NEVER);
+        let (before, now) = ((timed.due_ms, job.clone()), (due_ms, job.clone()));
+        timed.due_ms = due_ms;
+        if self.held.remove(&before).is_some() {
+            self.held.insert(now, ());
+            return;
+        }
+        self.by_due.remove(&before);
+        if due_ms != NEVER {
+            self.by_due.insert(now, ());
+        }
     }
 
     /// Forgets `job`.
-    pub(crate) fn remove(&mut self, job: &JobId) {
-        if let Some(due) = self.due_of.remove(job) {
-            self.by_due.remove(&(due, job.clone()));
+    pub(crate) fn remove(&mut self, job: &JobId) -> Option<T> {
+        let Timed { due_ms, value } = self.jobs.remove(job)?;
+        let place = (due_ms, job.clone());
+        if self.by_due.remove(&place).is_none() {
+            self.held.remove(&place);
         }
+        Some(value)
     }
 
     /// The next time at which anything is due.
     pub(crate) fn next_due(&self) -> Option<i64> {
-        self.by_due.first().map(|(due, _)| *due)
+        self.by_due.first_key_value().map(|((due, _), ())| *due)
     }
 
-    /// When `job` is next due.
+    /// When `job` is next due, unless it is held.
     pub(crate) fn due_of(&self, job: &JobId) -> Option<i64> {
-        self.due_of.get(job).copied()
+        let due_ms = self.jobs.get(job)?.due_ms()?;
+        let held = !self.held.is_empty() && self.held.contains_key(&(due_ms, job.clone()));
+        (!held).then_some(due_ms)
     }
 
-    /// All jobs, in the order in which they are due.
+    /// All jobs that come out, in the order in which they are due.
     pub(crate) fn in_order(&self) -> impl Iterator<Item = (i64, &JobId)> {
-        self.by_due.iter().map(|(due, job)| (*due, job))
+        self.by_due.keys().map(|(due, job)| (*due, job))
     }
 
-    /// Takes out the job that is due first, if it is due at `now_ms`.
+    /// The job that is due first, if it is due at `now_ms`: it is due no more.
     pub(crate) fn pop_due(&mut self, now_ms: i64) -> Option<JobId> {
         if self.next_due()? > now_ms {
             return None;
         }
-        let (_, job) = self.by_due.pop_first()?;
-        self.due_of.remove(&job);
+        let ((_, job), ()) = self.by_due.pop_first()?;
+        if let Some(timed) = self.jobs.get_mut(&job) {
+            timed.due_ms = NEVER;
+        }
         Some(job)
+    }
+}
+
+/// Adds `more` to `all`. A tree that is built of many at once has full nodes, but all of it is built
+/// anew.
+fn join<K: Ord, V>(all: &mut BTreeMap<K, V>, mut more: BTreeMap<K, V>) {
+    if more.len() < all.len() / FEW {
+        all.extend(more);
+    } else {
+        all.append(&mut more);
     }
 }
 
@@ -72,20 +174,50 @@ mod tests {
         JobId::new(id).unwrap()
     }
 
+    fn timer(jobs: &[(&str, Option<i64>)]) -> Timer<()> {
+        let mut timer = Timer::default();
+        for (id, due) in jobs {
+            timer.insert(job(id), ());
+            timer.set(&job(id), *due);
+        }
+        timer
+    }
+
     #[test]
     fn jobs_come_out_when_they_are_due_and_once() {
-        let mut timer = Timer::default();
-        timer.set(&job("late"), 300);
-        timer.set(&job("early"), 100);
-        timer.set(&job("moved"), 50);
-        timer.set(&job("moved"), 200);
-        timer.set(&job("gone"), 10);
+        let mut timer = timer(&[("late", Some(300)), ("early", Some(100)), ("never", None)]);
+        for (id, due) in [("moved", 50), ("moved", 200), ("gone", 10)] {
+            timer.insert(job(id), ());
+            timer.set(&job(id), Some(due));
+        }
         timer.remove(&job("gone"));
+        timer.set(&job("unknown"), Some(1));
         assert_eq!(timer.next_due(), Some(100));
         assert_eq!(timer.pop_due(99), None);
         assert_eq!(timer.pop_due(250), Some(job("early")));
+        assert_eq!((timer.due_of(&job("early")), timer.get(&job("early"))), (None, Some(&())));
         assert_eq!(timer.pop_due(250), Some(job("moved")));
         assert_eq!(timer.pop_due(250), None);
         assert_eq!(timer.next_due(), Some(300));
+        assert_eq!(timer.len(), 4);
+    }
+
+    #[test]
+    fn what_is_held_comes_out_when_it_is_released_whatever_became_of_it_meanwhile() {
+        for others in [0, 100] {
+            let mut timer = timer(&[("before", Some(5))]);
+            (0..others).for_each(|n| timer.insert(job(&format!("other-{n}")), ()));
+            let held = [("a", Some(1)), ("b", None), ("c", Some(3)), ("d", Some(4)), ("e", None)];
+            let held = held.map(|(id, due)| (job(id), Timed::new((), due)));
+            timer.hold(held.into_iter().collect());
+            timer.set(&job("b"), Some(2));
+            timer.set(&job("c"), None);
+            timer.remove(&job("d"));
+            assert_eq!((timer.due_of(&job("a")), timer.next_due()), (None, Some(5)));
+            assert_eq!(timer.release(), 4);
+            let order: Vec<_> = timer.in_order().map(|(due, job)| (due, job.as_str())).collect();
+            assert_eq!(order, [(1, "a"), (2, "b"), (5, "before")]);
+            assert_eq!(timer.due_of(&job("a")), Some(1));
+        }
     }
 }

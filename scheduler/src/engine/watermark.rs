@@ -67,20 +67,20 @@ impl UnderWay {
 }
 
 /// All that is not handled: what is under way, and what is next due.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Unhandled<'a> {
+#[derive(Debug)]
+pub(super) struct Unhandled<'a, T> {
     pub(super) under_way: &'a UnderWay,
-    pub(super) timer: &'a Timer,
+    pub(super) timer: &'a Timer<T>,
 }
 
-impl<'a> Unhandled<'a> {
+impl<'a, T> Unhandled<'a, T> {
     /// When the first instant of `job` that is not handled is or was due.
-    fn first(self, job: &JobId) -> Option<i64> {
+    fn first(&self, job: &JobId) -> Option<i64> {
         [self.under_way.first(job), self.timer.due_of(job)].into_iter().flatten().min()
     }
 
     /// Whether `job` lags.
-    pub(super) fn lags(self, job: &JobId, now_ms: i64) -> bool {
+    pub(super) fn lags(&self, job: &JobId, now_ms: i64) -> bool {
         self.first(job).is_some_and(|first| first < now_ms - LAG_MS)
     }
 
@@ -90,7 +90,7 @@ impl<'a> Unhandled<'a> {
     /// That nobody is displaced matters: the watermark would go far back, and who has just read it
     /// would find the cursor gone.
     pub(super) fn lagging(
-        self,
+        &self,
         before: impl Iterator<Item = &'a JobId>,
         now_ms: i64,
         may: impl Fn(&JobId) -> bool,
@@ -123,7 +123,7 @@ impl<'a> Unhandled<'a> {
 
     /// The instant up to which everything is handled, but of the jobs that are `left_out`; not
     /// after `now_ms`.
-    pub(super) fn watermark(self, left_out: impl Fn(&JobId) -> bool, now_ms: i64) -> i64 {
+    pub(super) fn watermark(&self, left_out: impl Fn(&JobId) -> bool, now_ms: i64) -> i64 {
         let under_way = self.under_way.firsts.iter().find(|(_, job)| !left_out(job));
         let next = self.timer.in_order().find(|(_, job)| !left_out(job));
         let first = [under_way.map(|(due, _)| *due), next.map(|(due, _)| due)];
@@ -149,12 +149,13 @@ mod tests {
     #[test]
     fn the_watermark_waits_for_whatever_is_oldest_of_those_that_are_not_left_out() {
         let (mut under_way, mut timer) = (UnderWay::default(), Timer::default());
-        let at = |under_way: &UnderWay, timer: &Timer, left_out: &[usize]| {
+        let at = |under_way: &UnderWay, timer: &Timer<()>, left_out: &[usize]| {
             let left_out: HashSet<JobId> = left_out.iter().map(|n| job(*n)).collect();
             Unhandled { under_way, timer }.watermark(|job| left_out.contains(job), 1_000)
         };
         assert_eq!(at(&under_way, &timer, &[]), 1_000);
-        timer.set(&job(1), 900);
+        timer.insert(job(1), ());
+        timer.set(&job(1), Some(900));
         assert_eq!(at(&under_way, &timer, &[]), 899);
         under_way.begin(&job(2), 500);
         under_way.begin(&job(2), 500);
@@ -170,7 +171,7 @@ mod tests {
 
     #[test]
     fn who_has_a_cursor_keeps_it_while_it_lags() {
-        let (mut under_way, timer) = (UnderWay::default(), Timer::default());
+        let (mut under_way, timer) = (UnderWay::default(), Timer::<()>::default());
         let lagging = |under_way: &UnderWay, before: &BTreeMap<JobId, i64>, may: &JobId| {
             let all = Unhandled { under_way, timer: &timer };
             all.lagging(before.keys(), 100_000, |job| job != may)
@@ -225,14 +226,17 @@ mod tests {
             let (mut watermark, mut stored) = (-1, BTreeMap::<JobId, (u64, i64)>::new());
             let mut open = vec![Vec::<i64>::new(); 5];
             let (mut marks, mut revision) = (Marks::new(), 0);
-            (0..5).for_each(|n| timer.set(&job(n), 0));
+            for n in 0..5 {
+                timer.insert(job(n), ());
+                timer.set(&job(n), Some(0));
+            }
             for event in events {
                 match event {
                     Event::Later(ms) => now += ms,
                     Event::Begin(n) => if let Some(due) = timer.due_of(&job(n)).filter(|due| *due <= now) {
                         under_way.begin(&job(n), due);
                         open[n].push(due);
-                        timer.set(&job(n), due + 3_000);
+                        timer.set(&job(n), Some(due + 3_000));
                     },
                     Event::End(n) => if !open[n].is_empty() {
                         let middle = open[n].len() / 2;
