@@ -166,12 +166,12 @@ impl Triggers {
             Fire::Recorded(_) => true,
             // Someone has fired this id before. If that was an earlier delivery of this message,
             // whoever had it may have died half way.
-            Fire::Held(held) if delivery.delivered > 1 => self.firing.complete(&[&*held]).await,
+            Fire::Held(held) if delivery.delivered > 1 => self.firing.complete(&held).await,
             // It was stored before the lock, so the lock may be its own: the count begins again
             // with a consumer that is made anew. Or it is one of several, and another is at it.
             Fire::Held(held) if delivery.stored_at <= held.stored_at + MARGIN => {
                 let _ = timeout(PATIENCE, self.firing.shutdown.cancelled()).await;
-                self.firing.complete(&[&*held]).await
+                self.firing.complete(&held).await
             }
             Fire::Held(_) => true,
             Fire::Locked(_) | Fire::Undecided => false,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use futures::stream::BoxStream;
 use taskparty_common::fire::FireId;
 use taskparty_common::name::JobId;
 use tokio::time::Instant;
@@ -42,6 +43,15 @@ pub(super) struct Open {
     pub(super) due_ms: i64,
     pub(super) held: Held,
 }
+
+impl AsRef<Held> for Open {
+    fn as_ref(&self) -> &Held {
+        &self.held
+    }
+}
+
+/// Those that are being completed; as they are through, and whether each has its fired record now.
+pub(super) type Completing = BoxStream<'static, Vec<(Open, bool)>>;
 
 #[derive(Debug, Default)]
 pub(super) struct CatchUp {

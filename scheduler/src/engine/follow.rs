@@ -3,26 +3,24 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use futures::StreamExt;
 use taskparty_common::name::JobId;
 use tokio::task::JoinError;
 use tokio::time::{Instant, sleep_until};
 
-use super::catch_up::Open;
+use super::catch_up::{Completing, Open};
 use super::scheduled::Scheduled;
 use super::{Done, Engine, Happening};
 use crate::fire::{Fire, Held};
+
+/// Completed fires that are taken in together, when as many are through.
+const AT_ONCE: usize = 64;
 
 impl Engine {
     pub(super) fn happened(&mut self, happening: Result<Happening, JoinError>) {
         match happening {
             Ok(Happening::Fired(done)) => self.fired(*done),
-            Ok(Happening::Completed(open, true)) => {
-                for open in open {
-                    self.catch_up.completed(&open.held.id);
-                    self.over(&open.job, open.since, open.at, open.due_ms);
-                }
-            }
-            Ok(Happening::Completed(open, false)) => self.catch_up.hold(open, Instant::now()),
+            Ok(Happening::Completed(through, others)) => self.completed(through, others),
             Ok(Happening::Recovered(recovered)) => self.recovered(*recovered),
             Ok(Happening::LookedUp(past)) => self.looked_up(*past),
             Ok(Happening::LookedAfter(job, more)) => self.looked_after(&job, more),
@@ -121,13 +119,33 @@ impl Engine {
     pub(super) fn look_after_held(&mut self) {
         let open = self.catch_up.overdue(Instant::now());
         if !open.is_empty() {
-            let firing = self.firing.clone();
-            self.tasks.spawn(async move {
-                let held: Vec<&Held> = open.iter().map(|open| &open.held).collect();
-                let complete = firing.complete(&held).await;
-                Happening::Completed(open, complete)
-            });
+            let each = self.firing.clone().complete_all(open);
+            self.await_completed(each.ready_chunks(AT_ONCE).boxed());
         }
+    }
+
+    fn await_completed(&mut self, completing: Completing) {
+        self.tasks.spawn(async move {
+            let (through, others) = completing.into_future().await;
+            Happening::Completed(through.unwrap_or_default(), others)
+        });
+    }
+
+    /// Some are through. *Invariant: what has its fired record is over at once*, whatever becomes of
+    /// the others.
+    fn completed(&mut self, through: Vec<(Open, bool)>, others: Completing) {
+        if through.is_empty() {
+            return;
+        }
+        for (open, complete) in through {
+            if complete {
+                self.catch_up.completed(&open.held.id);
+                self.over(&open.job, open.since, open.at, open.due_ms);
+            } else {
+                self.catch_up.hold(vec![open], Instant::now());
+            }
+        }
+        self.await_completed(others);
     }
 
     pub(super) async fn drain(&mut self, within: Duration) {
@@ -148,17 +166,19 @@ impl Engine {
 
     /// As [`Engine::happened`], but nothing new begins.
     pub(super) fn happened_at_the_end(&mut self, happening: Result<Happening, JoinError>) {
-        if let Ok(Happening::Fired(done)) = happening
-            && matches!(done.fire, Fire::Recorded(_))
-        {
-            self.over(&done.job, done.since, done.at, done.due_ms);
-            if done.catching_up
-                && let Some(scheduled) = self.known(&done.job, done.since)
-            {
-                scheduled.caught_up();
+        match happening {
+            Ok(Happening::Fired(done)) if matches!(done.fire, Fire::Recorded(_)) => {
+                self.over(&done.job, done.since, done.at, done.due_ms);
+                if done.catching_up
+                    && let Some(scheduled) = self.known(&done.job, done.since)
+                {
+                    scheduled.caught_up();
+                }
+                // The next missed instant of the job is not handled.
+                self.arm(&done.job);
             }
-            // The next missed instant of the job is not handled.
-            self.arm(&done.job);
+            Ok(Happening::Completed(through, others)) => self.completed(through, others),
+            _ => {}
         }
     }
 }

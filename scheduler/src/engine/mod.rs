@@ -94,7 +94,8 @@ struct Done {
 /// What happens to the engine.
 enum Happening {
     Fired(Box<Done>),
-    Completed(Vec<catch_up::Open>, bool),
+    /// Half-done fires that are through, and whether each has its fired record; and those that are not.
+    Completed(Vec<(catch_up::Open, bool)>, catch_up::Completing),
     Recovered(Box<Recovered>),
     /// The past of jobs that lag was read.
     LookedUp(Box<Past>),

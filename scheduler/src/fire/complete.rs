@@ -4,8 +4,10 @@
 //! done (a result is stored before its dispatch is acked), any other is published again, and the
 //! stream refuses what is there.
 
+use std::sync::Arc;
+
 use chrono::{DateTime, TimeDelta, Utc};
-use futures::stream::{FuturesUnordered, StreamExt};
+use futures::stream::{self, BoxStream, StreamExt};
 use taskparty_common::fire::{FireId, Identity, Intent};
 use taskparty_common::job::{JobSpec, MisfirePolicy};
 use taskparty_nats::history::{self, ReadError};
@@ -13,6 +15,7 @@ use tokio::time::Instant;
 
 use super::look::Piece;
 use super::record::{Begun, Hand, frozen};
+use super::records::Known;
 use super::{Firing, Held};
 use crate::definition::Definition;
 use crate::engine::{ON_ITS_WAY, spread_of};
@@ -28,32 +31,62 @@ const SLOW: TimeDelta = TimeDelta::seconds(5);
 const AT_ONCE: usize = 64;
 
 impl Firing {
-    /// Completes those of `held` that have no fired record. True when each has one now.
-    pub(crate) async fn complete(&self, held: &[&Held]) -> bool {
-        let Some(oldest) = held.iter().map(|held| held.stored_at).min() else { return true };
-        let known = match self.records.since(self.nats(), oldest - MARGIN).await {
-            Ok(known) => known,
-            Err(error) => {
-                tracing::warn!(%error, "The results stream cannot be read; half-done fires wait.");
-                return false;
-            }
+    /// Completes a fire, unless it has a fired record. True when it has one now.
+    pub(crate) async fn complete(&self, held: &Held) -> bool {
+        let Some(known) = self.known_since(held.stored_at).await else { return false };
+        let done = known.done(held.intent.run, held.intent.plan.attempt);
+        known.recorded.contains(&held.id.lock_key())
+            || self.complete_one(held, done, known.as_of()).await
+    }
+
+    /// Completes those of `held` that have no fired record, so many side by side. Each comes as soon
+    /// as it is through, and with it whether it has one now: what takes long keeps no other waiting.
+    pub(crate) fn complete_all<H>(self: Arc<Self>, held: Vec<H>) -> BoxStream<'static, (H, bool)>
+    where
+        H: AsRef<Held> + Send + 'static,
+    {
+        let begun = async move {
+            let oldest = held.iter().map(|held| held.as_ref().stored_at).min();
+            let known = match oldest {
+                Some(oldest) => self.known_since(oldest).await,
+                None => None,
+            };
+            let Some(known) = known else {
+                return stream::iter(held).map(|held| (held, false)).boxed();
+            };
+            let recorded = |held: &H| known.recorded.contains(&held.as_ref().id.lock_key());
+            let (over, mut open): (Vec<H>, Vec<H>) = held.into_iter().partition(recorded);
+            // Those last that may have to wait for the attempt before.
+            open.sort_by_key(|held| held.as_ref().intent.plan.attempt > 1);
+            // Only what is known of each: all of it is large, and one may take long.
+            let with_done = |held: H| {
+                let intent = &held.as_ref().intent;
+                let done = known.done(intent.run, intent.plan.attempt).to_vec();
+                (held, done)
+            };
+            let open: Vec<(H, Vec<u32>)> = open.into_iter().map(with_done).collect();
+            let as_of = known.as_of();
+            let one = move |(held, done): (H, Vec<u32>)| {
+                let firing = self.clone();
+                async move {
+                    let complete = firing.complete_one(held.as_ref(), &done, as_of).await;
+                    (held, complete)
+                }
+            };
+            let completed = stream::iter(open).map(one).buffer_unordered(AT_ONCE);
+            stream::iter(over).map(|held| (held, true)).chain(completed).boxed()
         };
-        let mut open: Vec<&Held> = held.to_vec();
-        open.retain(|held| !known.recorded.contains(&held.id.lock_key()));
-        // Those last that may have to wait for the attempt before.
-        open.sort_by_key(|held| held.intent.plan.attempt > 1);
-        let mut all = true;
-        for some in open.chunks(AT_ONCE) {
-            let mut under_way = FuturesUnordered::new();
-            for held in some {
-                let done = known.done(held.intent.run, held.intent.plan.attempt);
-                under_way.push(self.complete_one(held, done, known.as_of()));
-            }
-            while let Some(over) = under_way.next().await {
-                all &= over;
-            }
-        }
-        all
+        stream::once(begun).flatten().boxed()
+    }
+
+    /// What is recorded of fires that were locked at `stored_at` or later; nothing when it cannot be
+    /// read now.
+    async fn known_since(&self, stored_at: DateTime<Utc>) -> Option<Arc<Known>> {
+        let known = self.records.since(self.nats(), stored_at - MARGIN).await;
+        let logged = known.inspect_err(|error| {
+            tracing::warn!(%error, "The results stream cannot be read; half-done fires wait.");
+        });
+        logged.ok()
     }
 
     /// Goes on with a run that got its place from someone who may have died half way; true when it
