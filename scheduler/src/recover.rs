@@ -2,7 +2,8 @@
 //! recorded since, and what was left half done.
 //!
 //! *Invariants.* It starts at the earliest watermark, less a margin, and never before a job's own
-//! past; of a job that lags at the job's own cursor. Everything recorded since then is left alone;
+//! past; of a job that lags at the job's own cursor, and if nobody can read that, as far back as it may
+//! be. Everything recorded since then is left alone;
 //! every lock without a record is completed.
 //!
 //! The past of those that lag may be long: it is read apart, so that nobody else waits for it.
@@ -22,14 +23,14 @@ use taskparty_nats::history::{self, ReadError, Start};
 use taskparty_nats::subject::Bucket;
 
 use crate::cursor::{self, Cursor};
-use crate::engine::Accounted;
+use crate::engine::{Accounted, OLDEST};
 use crate::fire::Held;
 use crate::kept::Kept;
 
 /// Clocks may differ, and a job may be saved a moment before anyone sees it.
 const MARGIN: TimeDelta = TimeDelta::seconds(30);
 
-/// How long reading the past may take.
+/// How long reading the past may take for which all wait.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The jobs that are to be taken over, in the order of their ids.
@@ -93,22 +94,29 @@ impl Recovered {
         };
         // In this order: a cursor is stored before a watermark passes the job. What has caught up in
         // between is handled until just now, and so inside the margin.
-        let mut lagging = cursor::of_jobs(buckets).await?;
-        lagging.retain(|job, cursor| wanted.since(job) == Some(cursor.since));
+        let all = cursor::of_jobs(buckets).await?.into_iter();
+        let of_wanted = |(job, found)| {
+            let cursor = cursor_of_past(found, wanted.since(&job)?, now)?;
+            Some((job, cursor))
+        };
+        let lagging: HashMap<JobId, Cursor> = all.filter_map(of_wanted).collect();
         let others = |job: &JobId| wanted.since(job).is_some() && !lagging.contains_key(job);
-        let past = Past::read(buckets, start, others).await?;
+        let past = Past::read(buckets, start, PATIENCE, others).await?;
         Ok(Self { start, seen: marks.into_keys().collect(), lagging, past })
     }
 }
 
 impl Past {
-    /// Reads the past of the jobs that are `wanted`, which are handled up to `handled`.
+    /// Reads the past of the jobs that are `wanted`, which are handled up to `handled`; each of its two
+    /// parts within `patience`.
     pub(crate) async fn read(
         buckets: &Buckets,
         handled: DateTime<Utc>,
+        patience: Duration,
         wanted: impl Fn(&JobId) -> bool,
     ) -> Result<Self, ReadError> {
-        let mut reading = Reading { wanted, recorded: HashSet::new(), past: Self::default() };
+        let (recorded, past) = (HashSet::new(), Self::default());
+        let mut reading = Reading { wanted, patience, recorded, past };
         reading.records(buckets, handled - MARGIN).await?;
         reading.locks(buckets, handled - MARGIN).await?;
         let Reading { recorded, past, .. } = reading;
@@ -120,6 +128,21 @@ impl Past {
     pub(crate) fn take_accounted(&mut self, job: &JobId) -> Option<Accounted> {
         self.accounted.remove(job)
     }
+}
+
+/// The cursor that was `found` of a job whose past begins at `since`; nothing when it is of another
+/// past. One that cannot be read is as far back as anything still fires: what was recorded is kept for
+/// longer.
+pub(crate) fn cursor_of_past(
+    found: Option<Cursor>,
+    since: DateTime<Utc>,
+    now: DateTime<Utc>,
+) -> Option<Cursor> {
+    let cursor = found.unwrap_or_else(|| {
+        let handled = since.max(now - OLDEST) - TimeDelta::milliseconds(1);
+        Cursor { since, handled_ms: handled.timestamp_millis() }
+    });
+    (cursor.since == since).then_some(cursor)
 }
 
 /// The instant up to which the instants of a job are handled, when a watermark or the job's cursor
@@ -134,6 +157,7 @@ pub(crate) fn place(job: &Job, handled: DateTime<Utc>) -> DateTime<Utc> {
 /// What is gathered of the past of the jobs that are wanted.
 struct Reading<W> {
     wanted: W,
+    patience: Duration,
     recorded: HashSet<String>,
     past: Past,
 }
@@ -143,14 +167,15 @@ impl<W: Fn(&JobId) -> bool> Reading<W> {
     async fn records(&mut self, buckets: &Buckets, start: DateTime<Utc>) -> Result<(), ReadError> {
         let names = buckets.nats().names();
         let (stream, subjects) = (names.results_stream(), [names.fired_all()]);
+        let patience = self.patience;
         let visit = |message: history::Record| {
             let lines = message.payload.split(|byte| *byte == b'\n');
             let parts = lines.filter_map(|line| serde_json::from_slice::<FiredPart>(line).ok());
             parts.for_each(|part| self.record(part));
             ControlFlow::Continue(())
         };
-        history::read(buckets.nats().js(), &stream, &subjects, Start::Time(start), PATIENCE, visit)
-            .await
+        let js = buckets.nats().js();
+        history::read(js, &stream, &subjects, Start::Time(start), patience, visit).await
     }
 
     fn record(&mut self, part: FiredPart) {
@@ -170,6 +195,7 @@ impl<W: Fn(&JobId) -> bool> Reading<W> {
         let names = buckets.nats().names();
         let (stream, prefix) = (names.bucket_stream(Bucket::Fires), names.key(Bucket::Fires, ""));
         let subjects = [names.key(Bucket::Fires, ">")];
+        let patience = self.patience;
         let visit = |message: history::Record| {
             let key = message.subject.strip_prefix(&prefix).unwrap_or_default();
             if !message.is_marker() && !self.recorded.contains(key) {
@@ -177,8 +203,8 @@ impl<W: Fn(&JobId) -> bool> Reading<W> {
             }
             ControlFlow::Continue(())
         };
-        history::read(buckets.nats().js(), &stream, &subjects, Start::Time(start), PATIENCE, visit)
-            .await
+        let js = buckets.nats().js();
+        history::read(js, &stream, &subjects, Start::Time(start), patience, visit).await
     }
 
     fn lock(&mut self, key: &str, message: &history::Record) {

@@ -123,7 +123,8 @@ async fn place(api: &Api, job: &Job, now: DateTime<Utc>) -> Result<Option<DateTi
     let watermark = marks.values().map(|mark| mark.handled).min().unwrap_or(now);
     // In this order: a cursor is stored before a watermark passes its job.
     let lagging = cursor::of_jobs(&api.buckets).await.map_err(unreadable)?;
-    let own = lagging.get(&job.spec.id).filter(|cursor| cursor.since == job.meta.since);
+    let own = lagging.get(&job.spec.id);
+    let own = own.and_then(|found| recover::cursor_of_past(*found, job.meta.since, now));
     let own = own.and_then(|cursor| DateTime::from_timestamp_millis(cursor.handled_ms));
     let definition = Definition::of(job.clone(), 0)
         .map_err(|error| Problem::new(Code::Internal, error.to_string()))?;

@@ -4,8 +4,8 @@
 //! stored before that instant; and the cursor goes only when a watermark that counts the job again
 //! is stored. A cursor is changed by compare-and-set on the own revision: who finds that another
 //! has written or deleted it leaves it so, and the own watermark waits for the job. Only who leaves
-//! does not move it back for that: the other one is the job's next scheduler, whose cursor or
-//! watermark counts the job.
+//! does not move it back for what another has written: that is the job's next scheduler, whose cursor or
+//! watermark counts the job. Where there is none any more, nobody may count it: it is moved back.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -67,8 +67,10 @@ enum Place {
     Unsure { revision: u64 },
     /// This revision was there when it was looked for, whoever wrote it.
     Found { revision: u64 },
-    /// Somebody else has written or removed it.
+    /// Somebody else has written it.
     Lost,
+    /// Somebody else has removed it.
+    Removed,
 }
 
 /// A cursor that is to be stored.
@@ -85,8 +87,10 @@ pub(crate) struct Put {
 pub(crate) enum Written {
     /// It is stored, at this revision.
     At(u64),
-    /// Somebody else has written or removed it.
+    /// Somebody else has written it.
     Lost,
+    /// Somebody else has removed it.
+    Removed,
     /// Nobody knows.
     Unknown,
 }
@@ -94,7 +98,7 @@ pub(crate) enum Written {
 impl Own {
     /// The jobs whose cursors are kept.
     pub(crate) fn jobs(&self) -> impl Iterator<Item = &JobId> {
-        let kept = |(_, place): &(&JobId, &Place)| !matches!(place, Place::Lost);
+        let kept = |(_, place): &(&JobId, &Place)| !place.is_anothers();
         self.places.iter().filter(kept).map(|(job, _)| job)
     }
 
@@ -108,7 +112,7 @@ impl Own {
         self.places.retain(|job, place| match marks.get(job) {
             Some(Wanted::GivenUp) => false,
             Some(Wanted::At(_)) => true,
-            Some(Wanted::Covered) | None => !matches!(place, Place::Lost),
+            Some(Wanted::Covered) | None => !place.is_anothers(),
         });
     }
 
@@ -119,7 +123,7 @@ impl Own {
         for (job, wanted) in marks {
             let Wanted::At(cursor) = *wanted else { continue };
             let known = match self.places.get_mut(job) {
-                Some(Place::Lost) => continue,
+                Some(place) if place.is_anothers() => continue,
                 Some(place) => place.doubt(),
                 None => None,
             };
@@ -133,6 +137,7 @@ impl Own {
         let place = match written {
             Written::At(revision) => Place::At { revision, cursor: put.cursor },
             Written::Lost => Place::Lost,
+            Written::Removed => Place::Removed,
             Written::Unknown => return,
         };
         self.places.insert(put.job, place);
@@ -213,6 +218,11 @@ impl Own {
 }
 
 impl Place {
+    /// What another has done to it stays so.
+    fn is_anothers(self) -> bool {
+        matches!(self, Place::Lost | Place::Removed)
+    }
+
     /// It is being written: only the answer says what is there. The revision before, if it was the
     /// own one: what was only found is taken over as it is by then.
     fn doubt(&mut self) -> Option<u64> {
@@ -231,17 +241,26 @@ impl Place {
             Place::At { revision, .. } | Place::Unsure { revision } | Place::Found { revision } => {
                 Some(revision)
             }
-            Place::Lost => None,
+            Place::Lost | Place::Removed => None,
         }
     }
 }
 
-/// The cursors of all jobs that lag. One that cannot be read is left out.
-pub(crate) async fn all(buckets: &Buckets) -> Result<HashMap<JobId, Cursor>, ReadError> {
+/// The cursors of all jobs that lag. One that cannot be read is nothing, and its job lags all the same:
+/// who takes it for one that does not would begin at the watermark, which has passed the job.
+pub(crate) async fn all(buckets: &Buckets) -> Result<HashMap<JobId, Option<Cursor>>, ReadError> {
     let read = |entry: Entry| {
-        let stored: Stored = read(&entry)?;
-        let handled_ms = stored.handled.timestamp_millis();
-        Some((job_of(&entry)?, Cursor { since: stored.since, handled_ms }))
+        let job = job_of(&entry)?;
+        let cursor = match read(&entry)? {
+            Ok(Stored { since, handled, .. }) => {
+                Some(Cursor { since, handled_ms: handled.timestamp_millis() })
+            }
+            Err(error) => {
+                tracing::error!(key = %entry.key, %error, "The cursor of a job that lags cannot be read. Whoever takes the job over goes through its last days anew: what was recorded is left alone, and the job fires when all of that is read.");
+                None
+            }
+        };
+        Some((job, cursor))
     };
     Ok(entries(buckets).await?.into_iter().filter_map(read).collect())
 }
@@ -269,6 +288,7 @@ async fn store(buckets: &Buckets, owner: &Instance, put: &Put) -> Result<Written
         // Who has just begun to keep it takes it over as it is; else it may be an own write whose
         // answer was lost.
         Some(entry) if put.known.is_none() || is_by(&entry, owner) => entry.revision,
+        Some(Entry { value: None, .. }) => return Ok(Written::Removed),
         Some(_) => return Ok(Written::Lost),
     };
     Ok(match write(revision).await? {
@@ -279,7 +299,7 @@ async fn store(buckets: &Buckets, owner: &Instance, put: &Put) -> Result<Written
 
 /// Whether `owner` has written this.
 fn is_by(entry: &Entry, owner: &Instance) -> bool {
-    read(entry).is_some_and(|stored| stored.owner == *owner)
+    read(entry).is_some_and(|stored| stored.is_ok_and(|stored| stored.owner == *owner))
 }
 
 fn key(job: &JobId) -> String {
@@ -290,12 +310,9 @@ fn job_of(entry: &Entry) -> Option<JobId> {
     JobId::new(entry.key.strip_prefix(PREFIX)?).ok()
 }
 
-fn read(entry: &Entry) -> Option<Stored> {
-    let read = serde_json::from_slice(entry.value.as_deref()?);
-    let logged = read.inspect_err(|error| {
-        tracing::error!(key = %entry.key, %error, "The cursor of a job cannot be read; it is ignored.");
-    });
-    logged.ok()
+/// What an entry says; nothing when it was removed.
+fn read(entry: &Entry) -> Option<Result<Stored, serde_json::Error>> {
+    Some(serde_json::from_slice(entry.value.as_deref()?))
 }
 
 #[cfg(test)]
@@ -371,5 +388,9 @@ mod tests {
         assert_eq!(own.last_watermark(100, &marks, 3), 5);
         write(&mut own, Written::Lost, Written::Unknown);
         assert_eq!(own.last_watermark(100, &marks, 90), 40, "also for what is not confirmed");
+        own = Own::default();
+        write(&mut own, Written::Removed, Written::At(9));
+        assert_eq!(own.last_watermark(100, &marks, 90), 5, "of what was removed nobody may know");
+        assert_eq!((own.jobs().count(), own.begin_puts(&marks).len()), (1, 1), "it stays so");
     }
 }

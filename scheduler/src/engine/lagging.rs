@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use taskparty_common::name::JobId;
@@ -15,6 +16,12 @@ use super::{Engine, Happening};
 use crate::cursor::{Cursor, Marks, Wanted};
 use crate::kept::Kept;
 use crate::recover::Past;
+
+/// How long reading the past of those that lag may take: some of them may be days behind.
+const PATIENCE: Duration = Duration::from_secs(3_600);
+
+/// Those that are further behind than the first ones by more than this are read after them.
+const TOGETHER_MS: i64 = 86_400_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Lagging {
@@ -64,6 +71,16 @@ impl Lagging {
 /// What holds the watermark at `cursor`, while the job's past is not read.
 fn first_after(cursor: Cursor) -> i64 {
     cursor.handled_ms.saturating_add(1)
+}
+
+/// The jobs whose past is read first, and from where: not those that are days behind the others.
+fn first_to_read(without_past: &HashMap<JobId, Cursor>) -> Option<(HashSet<JobId>, DateTime<Utc>)> {
+    let last = without_past.values().map(|cursor| cursor.handled_ms).max()?;
+    let near = |(_, cursor): &(&JobId, &Cursor)| cursor.handled_ms >= last - TOGETHER_MS;
+    let near: Vec<_> = without_past.iter().filter(near).collect();
+    let first = near.iter().map(|(_, cursor)| cursor.handled_ms).min()?;
+    let jobs = near.into_iter().map(|(job, _)| job.clone()).collect();
+    Some((jobs, DateTime::from_timestamp_millis(first)?))
 }
 
 impl Engine {
@@ -146,17 +163,16 @@ impl Engine {
 
     /// Begins to read the past of those that lag, unless that is going on.
     pub(super) fn read_past(&mut self) {
-        let first = self.lagging.without_past.values().map(|cursor| cursor.handled_ms).min();
-        let Some(handled) = first.and_then(DateTime::from_timestamp_millis) else { return };
         if self.lagging.reading.is_some() {
             return;
         }
-        let jobs: HashSet<JobId> = self.lagging.without_past.keys().cloned().collect();
+        let Some((jobs, handled)) = first_to_read(&self.lagging.without_past) else { return };
         self.lagging.reading = Some(jobs.clone());
         let firing = self.firing.clone();
         self.tasks.spawn(async move {
             loop {
-                match Past::read(&firing.buckets, handled, |job| jobs.contains(job)).await {
+                let wanted = |job: &JobId| jobs.contains(job);
+                match Past::read(&firing.buckets, handled, PATIENCE, wanted).await {
                     Ok(past) => return Happening::LookedUp(Box::new(past)),
                     Err(error) => {
                         tracing::warn!(%error, "The past of jobs that lag is not read; it is tried again.");

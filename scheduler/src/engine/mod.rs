@@ -39,7 +39,7 @@ use self::loaded::Loaded;
 pub(crate) use self::ownership::Members;
 use self::queues::Waiting;
 use self::scheduled::Scheduled;
-pub(crate) use self::step::{Accounted, ON_ITS_WAY, spread_of};
+pub(crate) use self::step::{Accounted, OLDEST, ON_ITS_WAY, spread_of};
 use self::take_over::TakeOver;
 use self::timer::Timer;
 use self::watermark::{UnderWay, Unhandled};

@@ -14,7 +14,7 @@ use taskparty_common::schedule::{OccurrenceKind, Schedule, spread_offset, upcomi
 
 /// Instants older than this are recorded and never fired: the records of what was fired are kept
 /// for seven days, and beyond them nobody can tell.
-const OLDEST: TimeDelta = TimeDelta::days(6);
+pub(crate) const OLDEST: TimeDelta = TimeDelta::days(6);
 
 /// How long what was sent in time may be on its way: as long as a process or a connection can stand
 /// still and yet go on. After its grace an instant can still come to be locked for as long, by a scheduler

@@ -7,12 +7,14 @@ use serde_json::{Value, json};
 use taskparty_common::fire::{FireId, Fired, Plan};
 use taskparty_common::job::Job;
 use taskparty_common::outcome::{Trigger, TriggerResult};
+use taskparty_nats::lock::Locks;
 use taskparty_nats::proxy::Proxy;
 use taskparty_nats::publish::Draft;
 use taskparty_nats::subject::Bucket;
 use tokio::time::Instant;
 
 use crate::overlap::{finish, next_work};
+use crate::recovery::intent;
 use crate::rig::{PATIENCE, Rig, Scheduler, assert_complete, checked, instants, is_complete, job};
 
 const TICKS: usize = 5;
@@ -148,20 +150,21 @@ async fn from_its_cursor_on_a_job_that_lags_fires_what_is_not_recorded() {
         checked(spec)
     };
     let handled = now - PERIOD * 30;
-    for (id, of_past) in [("lags", since), ("edited", since - PERIOD)] {
+    let cursor = |since| json!({ "v": 1, "since": since, "handled": handled, "owner": "gone" });
+    let of_other_past = cursor(since - PERIOD);
+    for (id, cursor) in
+        [("lags", cursor(since)), ("edited", of_other_past), ("unread", json!("as you like"))]
+    {
         rig.store(&Job::new(spec(id), since, "test")).await;
-        let cursor = json!({ "v": 1, "since": of_past, "handled": handled, "owner": "gone" });
-        rig.buckets
-            .put(Bucket::Cursors, &format!("job.{id}"), cursor.to_string(), None)
-            .await
-            .unwrap();
+        let (key, cursor) = (format!("job.{id}"), cursor.to_string());
+        rig.buckets.put(Bucket::Cursors, &key, cursor, None).await.unwrap();
     }
     let watermark = json!({ "v": 1, "handled": now }).to_string();
     rig.buckets.put(Bucket::Cursors, "scheduler.gone", watermark, None).await.unwrap();
     // Of the instants since then some are recorded, and nobody knows the locks any more.
-    let recorded: Vec<_> = [1, 2, 7, 20].map(|n| handled + PERIOD * n).to_vec();
-    for at in &recorded {
-        let fired = fired(&rig, "lags", since, *at);
+    let recorded = [1, 2, 7, 20].map(|n| handled + PERIOD * n);
+    for (job, at) in ["lags", "unread"].into_iter().flat_map(|job| recorded.map(|at| (job, at))) {
+        let fired = fired(&rig, job, since, at);
         let subject = rig.nats.names().fired(&fired.app);
         let value = serde_json::to_vec(&fired).unwrap();
         rig.buckets.publisher().publish(Draft::new(subject, value)).await.unwrap();
@@ -169,20 +172,22 @@ async fn from_its_cursor_on_a_job_that_lags_fires_what_is_not_recorded() {
     let scheduler = rig.scheduler().await;
     let until = now + PERIOD;
     rig.fired_until(|fired| {
-        ["lags", "edited"].iter().all(|job| of(fired, job).iter().any(|f| f.fire_time > until))
+        ["lags", "edited", "unread"]
+            .iter()
+            .all(|job| of(fired, job).iter().any(|f| f.fire_time > until))
     })
     .await;
     scheduler.stop().await;
     let all = rig.fired().await;
-    let lagged = of(&all, "lags");
-    assert_complete(&lagged, PERIOD);
-    assert!(
-        recorded
-            .iter()
-            .all(|at| lagged.iter().any(|f| f.fire_time == *at && f.owner.as_str() == "gone"))
-    );
+    for job in ["lags", "unread"] {
+        let lagged = of(&all, job);
+        assert_complete(&lagged, PERIOD);
+        let stays = |at| lagged.iter().any(|f| f.fire_time == at && f.owner.as_str() == "gone");
+        assert!(recorded.into_iter().all(stays), "{job}");
+    }
     let first = |job: &str| of(&all, job).iter().map(|fired| fired.fire_time).min().unwrap();
     assert!(first("lags") > handled - TimeDelta::seconds(31) && first("lags") <= handled + PERIOD);
+    assert_eq!(first("unread"), since + PERIOD, "nobody knows where it was");
     assert!(first("edited") > now - TimeDelta::seconds(31), "of that past it says nothing");
 }
 
@@ -295,4 +300,50 @@ async fn who_leaves_while_a_successor_keeps_the_cursor_does_not_put_its_watermar
     put.unwrap();
     let left = handled(&rig, &format!("scheduler.{instance}")).await;
     assert!(left >= so_far, "{left:?} is before {so_far:?}");
+}
+
+#[tokio::test]
+async fn who_leaves_when_a_cursor_was_just_removed_leaves_a_watermark_that_counts_the_job() {
+    let rig = Rig::start().await;
+    let scheduler = rig.scheduler().await;
+    let saved = save_jobs(&rig).await;
+    let at = miss(&rig, &saved);
+    stands(&rig, &scheduler, at).await;
+    let instance = scheduler.node.instance().clone();
+    rig.buckets.delete(Bucket::Cursors, "job.lags").await.unwrap();
+    scheduler.stop().await;
+    assert_eq!(handled(&rig, &format!("scheduler.{instance}")).await, Some(at));
+}
+
+/// Both were locked by who died then: a retry, whose completion waits for as long as somebody may have
+/// the attempt before, and an instant of another job.
+#[tokio::test]
+async fn what_is_completed_is_over_though_another_completion_takes_long() {
+    let rig = Rig::start().await;
+    let at = rig.clock.now().trunc_subsecs(3) - TimeDelta::seconds(25);
+    let watermark_of_gone = json!({ "v": 1, "handled": at }).to_string();
+    rig.buckets.put(Bucket::Cursors, "scheduler.gone", watermark_of_gone, None).await.unwrap();
+    let locks = Locks::new(rig.buckets.clone());
+    for (id, retry) in [("slow", true), ("quick", false)] {
+        let saved = rig.save(job(id, json!({ "at": "2099-01-31T09:00:00" }))).await;
+        let mut intent = intent(&saved, 1, at);
+        let mut key = FireId::at(saved.spec.id.clone(), at);
+        if retry {
+            key = FireId::trigger(saved.spec.id, "again");
+            intent.planned_at = rig.clock.now();
+            intent.plan = Plan::again(1, 0, 2);
+        }
+        let value = serde_json::to_vec(&intent).unwrap();
+        locks.take(&key.lock_key(), value, taskparty_nats::lock::SHORTEST).await.unwrap();
+    }
+    let scheduler = rig.scheduler().await;
+    let now = rig.clock.now();
+    until("the watermark, and nothing but the retry to lag", async || {
+        watermark(&rig, &scheduler).await > Some(now) && handled(&rig, "job.quick").await.is_none()
+    })
+    .await;
+    let fired = rig.fired().await;
+    assert_eq!((of(&fired, "quick").len(), of(&fired, "slow").len()), (1, 0));
+    assert_eq!(handled(&rig, "job.slow").await, Some(at - TimeDelta::milliseconds(1)));
+    scheduler.stop().await;
 }
