@@ -4,8 +4,9 @@
 //! per fire. *Invariants.* A watermark is written only after everything before it is recorded; the
 //! engine works it out. It is moved back, and confirmed, before the first fire of a job that was
 //! taken over from an earlier place. The watermark of a scheduler that has gone stays until every
-//! live one has taken over its share from there. Jobs that lag do not hold it back: they have
-//! cursors of their own, which are written before it and deleted after it.
+//! live one has taken over its share from there, also the share of one that died before it had. Jobs
+//! that lag do not hold it back: they have cursors of their own, which are written before it and
+//! deleted after it.
 
 mod job;
 
@@ -71,6 +72,8 @@ pub(crate) async fn all(buckets: &Buckets) -> Result<HashMap<Instance, Watermark
 pub(crate) struct Confirmed {
     /// The watermark, in milliseconds.
     pub(crate) watermark_ms: i64,
+    /// How often the engine had taken jobs over when this was begun.
+    pub(crate) take_overs: u64,
     /// The jobs whose cursors it keeps.
     pub(crate) jobs: Arc<BTreeSet<JobId>>,
 }
@@ -121,13 +124,15 @@ impl Keeper {
         }
     }
 
-    /// Whether the engine's watermark is before the stored one, or the first of all. Takes note of
-    /// what has become another's meanwhile.
+    /// Whether the engine's watermark is before the stored one, or the first of all, or the engine waits
+    /// for one that is stored now. Takes note of what has become another's meanwhile.
     fn is_moved_back(&mut self) -> bool {
         let Some(progress) = self.progress.borrow_and_update().clone() else { return false };
         self.own.settle(&progress.cursors);
-        let stored = self.confirmed.borrow().as_ref().map(|stored| stored.watermark_ms);
-        stored.is_none_or(|stored| progress.watermark_ms < stored)
+        let is_back = |stored: &Confirmed| {
+            progress.watermark_ms < stored.watermark_ms || progress.take_overs > stored.take_overs
+        };
+        self.confirmed.borrow().as_ref().is_none_or(is_back)
     }
 
     /// First the cursors of jobs that lag, then the watermark that passes them, then away with the
@@ -148,7 +153,9 @@ impl Keeper {
         match self.buckets.publisher().publish_within(Draft::new(key, value), 2 * EVERY).await {
             Ok(_) => {
                 let jobs = Arc::new(self.own.jobs().cloned().collect());
-                self.confirmed.send_replace(Some(Confirmed { watermark_ms, jobs }));
+                let take_overs = progress.take_overs;
+                let confirmed = Confirmed { watermark_ms, take_overs, jobs };
+                self.confirmed.send_replace(Some(confirmed));
                 self.delete_cursors(&progress.cursors).await;
             }
             Err(error) => tracing::warn!(%error, "The watermark is not stored; it is tried again."),
@@ -219,14 +226,23 @@ impl Keeper {
     }
 }
 
-/// Whether `instance` has gone and every live scheduler has walked its watermark.
+/// Whether `instance` has gone and nobody needs its watermark any more: every live scheduler has
+/// walked it, and so had each that has gone meanwhile, or else the live ones have walked that one
+/// since. Who died before had taken over nothing of it: its share is yet to be taken over from there.
 fn is_walked(
     instance: &Instance,
     live: &BTreeSet<Instance>,
     all: &HashMap<Instance, Watermark>,
 ) -> bool {
-    let walked = |live: &Instance| all.get(live).is_some_and(|mark| mark.walked.contains(instance));
-    !live.is_empty() && !live.contains(instance) && live.iter().all(walked)
+    let has_walked = |one: &Instance, gone: &Instance| {
+        all.get(one).is_some_and(|mark| mark.walked.contains(gone))
+    };
+    let live_have_walked = |gone: &Instance| {
+        !live.is_empty() && !live.contains(gone) && live.iter().all(|one| has_walked(one, gone))
+    };
+    let mut others = all.keys().filter(|other| *other != instance && !live.contains(*other));
+    live_have_walked(instance)
+        && others.all(|other| has_walked(other, instance) || live_have_walked(other))
 }
 
 #[cfg(test)]
@@ -250,5 +266,16 @@ mod tests {
         assert!(is_walked(&name("gone"), &live, &all));
         assert!(!is_walked(&name("a"), &live, &all), "it lives");
         assert!(!is_walked(&name("gone"), &BTreeSet::new(), &all), "nobody lives");
+        // One dies in its turn, and had taken over nothing from there.
+        all.insert(name("c"), mark(&[]));
+        assert!(!is_walked(&name("gone"), &live, &all), "its share has its place there");
+        all.insert(name("c"), mark(&["gone"]));
+        assert!(is_walked(&name("gone"), &live, &all));
+        all.insert(name("c"), mark(&[]));
+        for one in ["a", "b"] {
+            assert!(!is_walked(&name("gone"), &live, &all), "{one} has not walked c");
+            all.insert(name(one), mark(&["gone", "c"]));
+        }
+        assert!(is_walked(&name("gone"), &live, &all) && is_walked(&name("c"), &live, &all));
     }
 }

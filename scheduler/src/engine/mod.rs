@@ -74,6 +74,8 @@ pub(crate) struct Progress {
     /// The instant up to which everything is handled, in milliseconds, but of the jobs that lag and
     /// have cursors of their own.
     pub(crate) watermark_ms: i64,
+    /// How often the watermark was moved back to take jobs over.
+    pub(crate) take_overs: u64,
     /// Where those cursors are, and which are no longer needed.
     pub(crate) cursors: Arc<Marks>,
     /// How late the fires of the last minute were.
@@ -143,6 +145,8 @@ pub(crate) struct Engine {
     /// How often its heartbeat had lapsed when that was last looked at.
     lapses: u64,
     take_over: TakeOver,
+    /// How often jobs were taken over.
+    take_overs: u64,
     /// While jobs are taken over the watermark stays here.
     floor_ms: Option<i64>,
     ties: Ties,
@@ -176,6 +180,7 @@ impl Engine {
             cut_off: true,
             lapses: 0,
             take_over: TakeOver::default(),
+            take_overs: 0,
             floor_ms: Some(start.timestamp_millis()),
             ties,
         }
@@ -265,6 +270,7 @@ impl Engine {
             jobs_revision: self.jobs_revision,
             jobs: self.scheduled.len() as u64,
             watermark_ms: self.floor_ms.map_or(watermark_ms, |floor| floor.min(watermark_ms)),
+            take_overs: self.take_overs,
             cursors: self.lagging.marks(),
             late: self.late.of_last_minute(now_ms),
         };

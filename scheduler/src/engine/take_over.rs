@@ -12,6 +12,7 @@ use super::catch_up::Open;
 use super::ownership::Members;
 use super::scheduled::Scheduled;
 use super::{Engine, Happening};
+use crate::cursor::Confirmed;
 use crate::fire::Held;
 use crate::kept::Kept;
 use crate::recover::{Recovered, Wanted};
@@ -137,6 +138,7 @@ impl Engine {
         self.scheduled.hold(taken.into_iter().collect());
         let floor_ms = self.floor_ms.map_or(floor_ms, |frozen| frozen.min(floor_ms));
         self.floor_ms = Some(floor_ms);
+        self.take_overs += 1;
         self.take_over = TakeOver::Confirming { floor_ms, again };
         self.look_at_lagging();
         self.report();
@@ -146,14 +148,17 @@ impl Engine {
                 recovered.seen.into_iter().filter(|instance| !self.members.has(instance)).collect();
             self.ties.walked.send_replace(departed);
         }
-        self.confirmed();
     }
 
     /// A watermark is stored: if it is far enough back, the jobs that were taken over fire.
+    ///
+    /// *Invariant: what was stored before they were taken over does not count*, however far back: a later
+    /// one may be on its way to take its place, or another member may have removed it since.
     pub(super) fn confirmed(&mut self) {
-        let stored = self.ties.stored.borrow().as_ref().map(|stored| stored.watermark_ms);
+        let marks = |stored: &Confirmed| (stored.take_overs, stored.watermark_ms);
+        let stored = self.ties.stored.borrow().as_ref().map(marks);
         let TakeOver::Confirming { floor_ms, again } = self.take_over else { return };
-        if stored.is_none_or(|stored| stored > floor_ms) {
+        if stored.is_none_or(|(count, ms)| count < self.take_overs || ms > floor_ms) {
             return;
         }
         self.take_over = TakeOver::Settled;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use chrono::TimeDelta;
+use futures::StreamExt;
 use serde_json::json;
 use taskparty_common::fire::Fired;
 use taskparty_common::outcome::SkipReason;
@@ -11,7 +12,7 @@ use taskparty_nats::clock::Clock;
 use taskparty_nats::proxy::Proxy;
 use taskparty_nats::subject::Bucket;
 
-use crate::rig::{Rig, Scheduler, assert_complete, job, skipped};
+use crate::rig::{PATIENCE, Rig, Scheduler, assert_complete, job, skipped};
 
 /// Who fired how many of `fired`.
 fn owners(fired: &[Fired]) -> BTreeMap<String, usize> {
@@ -94,6 +95,56 @@ async fn a_membership_key_that_vanishes_doubles_nothing_and_loses_nothing() {
     let locks: std::collections::BTreeSet<&String> =
         fired.iter().map(|fired| &fired.lock).collect();
     assert_eq!(locks.len(), fired.len());
+}
+
+#[tokio::test]
+async fn who_comes_back_fires_only_when_its_watermark_is_stored_again() {
+    let rig = Rig::start().await;
+    let one = rig.scheduler().await;
+    rig.save(job("tick", json!({ "fixed_rate": "100ms" }))).await;
+    let (key, names) = (format!("scheduler.{}", id(&one)), rig.nats.names());
+    let watermark = names.key(Bucket::Cursors, &key);
+    let (beat, locks) = (names.key(Bucket::Schedulers, &id(&one)), names.key(Bucket::Fires, ""));
+    let (watermark, beat, locks) = (watermark.as_str(), beat.as_str(), locks.as_str());
+    let mut all = rig.nats.client().subscribe("$KV.>").await.unwrap();
+    // The next message on one of these, and whether it removes a key.
+    let mut next = async |wanted: &[&str], within: Duration| {
+        let next = async {
+            loop {
+                let message = all.next().await.unwrap();
+                let on = |subject: &&str| message.subject.starts_with(*subject);
+                if let Some(at) = wanted.iter().position(on) {
+                    return (at, message.payload.is_empty());
+                }
+            }
+        };
+        tokio::time::timeout(within, next).await.ok()
+    };
+    loop {
+        next(&[locks], PATIENCE).await.unwrap();
+        // It has just stored its watermark, and shown that it lives. Then it seems gone to the others,
+        // who take over from its watermark and remove that.
+        next(&[watermark], PATIENCE).await.unwrap();
+        next(&[beat], PATIENCE).await.unwrap();
+        rig.buckets.delete(Bucket::Schedulers, &id(&one)).await.unwrap();
+        rig.buckets.purge(Bucket::Cursors, &key).await.unwrap();
+        while next(&[watermark], PATIENCE).await != Some((0, true)) {}
+        // It has seen that, and fires no more, before it shows again that it lives.
+        let silence = loop {
+            match next(&[locks, watermark, beat], Duration::from_millis(300)).await {
+                Some((0, _)) => {}
+                other => break other.is_none(),
+            }
+        };
+        if silence {
+            break;
+        }
+    }
+    // It shows at once that it has seen this one, and so that it lives.
+    rig.save(job("other", json!({ "at": "2099-01-31T09:00:00" }))).await;
+    let first = next(&[watermark, locks], PATIENCE).await;
+    assert_eq!(first, Some((0, false)), "it fired without a watermark");
+    one.stop().await;
 }
 
 #[tokio::test]
