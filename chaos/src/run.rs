@@ -188,16 +188,16 @@ async fn calm(
     let to = journal.clock().now();
     site.pause(jobs).await.context("pausing the jobs")?;
     let store = site.store().await?;
-    match quiet(site, &store, QUIET).await {
-        Ok(()) => journal.say("all is quiet"),
-        Err(error) => wrong.push(format!("{error:#}")),
-    }
     // What a killed scheduler had locked and must not run late is left out after a while.
     let recorded = wait("a fired record of each lock", AGAIN, async || {
         facts::half_done(site, healed - LOCKED).await.ok()?.is_empty().then_some(())
     });
     if let Err(error) = recorded.await {
         wrong.push(format!("{error:#}"));
+    }
+    match quiet(site, &store, QUIET).await {
+        Ok(()) => journal.say("all is quiet"),
+        Err(error) => wrong.push(format!("{error:#}")),
     }
     tokio::time::sleep(SETTLE).await;
     wrong.extend(kept(&store, promised).await?);
@@ -210,6 +210,10 @@ async fn calm(
         ..AuditConfig::new(from, to)
     };
     let report = taskparty_scheduler::audit::run(&site.buckets, &store, config).await?;
+    let open = report.judged.runs - report.judged.runs_ended;
+    if open > 0 {
+        wrong.push(format!("{open} runs had not ended when they were judged"));
+    }
     Ok((report, wrong))
 }
 
