@@ -93,6 +93,8 @@ struct Inner {
     seen: Mutex<HashMap<String, u64>>,
     /// What was made again and not yet asked for.
     made_again: Mutex<Vec<String>>,
+    /// Held while a stream that was deleted is made again, so that one does it and says so.
+    remaking: tokio::sync::Mutex<()>,
     triggers_room: Room,
 }
 
@@ -116,6 +118,7 @@ impl Topology {
             new_lines: watch::Sender::new(()),
             seen: Mutex::default(),
             made_again: Mutex::default(),
+            remaking: tokio::sync::Mutex::default(),
             triggers_room,
         }))
     }
@@ -205,16 +208,13 @@ impl Topology {
         Box::pin(self.look_or_make(definition)).await
     }
 
-    /// Looks twice for a stream that was there once: see [`upkeep`]. Not for a consumer: it went with its
-    /// stream, or the upkeep finds it missing.
     async fn look_or_make(&self, definition: &Definition) -> Result<bool, TopologyError> {
         let was_there = self.seen().contains_key(&definition.name);
-        let missing = if was_there && definition.kind != Kind::Consumer {
-            self.is_gone(definition).await?
-        } else {
-            !self.look(definition, self.deadline()).await?
-        };
-        if missing { self.make(definition).await } else { Ok(false) }
+        match self.look(definition, self.deadline()).await? {
+            true => Ok(false),
+            false if was_there => self.find_gone(definition).await,
+            false => self.make(definition).await,
+        }
     }
 
     /// *Invariant: a stream that is made again gives out no sequence a second time.* Executors may

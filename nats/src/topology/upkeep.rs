@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use taskparty_common::name::{App, Handler};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
-use super::definition::Definition;
+use super::definition::{Definition, Kind};
 use super::{Topology, TopologyError};
 
 /// Between the two looks at a stream that is not there. To take away one with 500 consumers takes a
@@ -83,18 +83,37 @@ impl Topology {
     /// # Errors
     /// See [`TopologyError`].
     pub async fn make_again(&self, missing: &Missing) -> Result<bool, TopologyError> {
-        let there = self.look(&missing.0, self.deadline()).await?;
-        if there { Ok(false) } else { self.make(&missing.0).await }
+        self.make_if_absent(&missing.0).await
+    }
+
+    /// Makes again what was there once and was just not there; false when it is after all. A consumer
+    /// went with its stream, or the upkeep finds it missing: nobody waits for it.
+    pub(super) async fn find_gone(&self, definition: &Definition) -> Result<bool, TopologyError> {
+        if definition.kind != Kind::Consumer {
+            sleep(STREAM_AGAIN).await;
+        }
+        self.make_if_absent(definition).await
+    }
+
+    /// Whoever comes while another makes something again waits for that, and finds it: many fires miss
+    /// the same stream at once.
+    async fn make_if_absent(&self, definition: &Definition) -> Result<bool, TopologyError> {
+        let began = Instant::now();
+        let deadline = self.deadline();
+        let Ok(_one) = timeout_at(deadline, self.0.remaking.lock()).await else {
+            return Err(TopologyError::Unanswered {
+                name: definition.name.clone(),
+                reason: "something else is being made again".into(),
+                waited: began.elapsed(),
+            });
+        };
+        let there = self.look(definition, deadline).await?;
+        if there { Ok(false) } else { self.make(definition).await }
     }
 
     /// The names of what was made again since this was last asked, in whatever way it was noticed.
     pub fn take_made_again(&self) -> Vec<String> {
         std::mem::take(&mut *self.made_again())
-    }
-
-    /// Whether a stream that was there once is not there any more.
-    pub(super) async fn is_gone(&self, stream: &Definition) -> Result<bool, TopologyError> {
-        Ok(!self.gone(vec![stream.clone()], STREAM_AGAIN).await?.is_empty())
     }
 
     /// Those that are not there at either of two looks, with one `pause` for all of them between.

@@ -186,7 +186,9 @@ impl Site {
 
     /// The history, for reading.
     pub(crate) async fn store(&self) -> &Store {
-        self.store.get_or_init(async || Store::open(&self.store_url()).await.unwrap()).await
+        // The log writer may hold it locked for longer than an opening waits.
+        let open = async || Store::open(&self.store_url()).await.ok();
+        self.store.get_or_init(async || until("the history", open).await).await
     }
 
     /// Saves a job as of now.
