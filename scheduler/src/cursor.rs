@@ -14,7 +14,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use futures::stream::{self, StreamExt};
 use serde::{Deserialize, Serialize};
 use taskparty_common::name::{Instance, JobId};
@@ -39,6 +39,10 @@ const CLEAN_UP_EACH: u64 = 10;
 /// Cursors of jobs that are written side by side.
 const AT_ONCE: usize = 64;
 
+/// How far back a watermark may be that cannot be read: it is stored each second, and waits for a job
+/// that lags by more than seconds only where cursors cannot be stored, or too many lag.
+const UNREAD: TimeDelta = TimeDelta::minutes(10);
+
 const PREFIX: &str = "scheduler.";
 
 /// A scheduler's watermark, as it is stored.
@@ -53,16 +57,19 @@ pub(crate) struct Watermark {
     pub(crate) walked: BTreeSet<Instance>,
 }
 
-/// The watermarks of all schedulers, live and departed. One that cannot be read is left out.
+/// The watermarks of all schedulers, live and departed. One that cannot be read counts as of
+/// [a while](UNREAD) before it was stored: without it, whoever is next would begin at the others', or
+/// at now.
 pub(crate) async fn all(buckets: &Buckets) -> Result<HashMap<Instance, Watermark>, ReadError> {
     let entries = buckets.entries(Bucket::Cursors, &format!("{PREFIX}*")).await?;
     let read = |entry: taskparty_nats::bucket::Entry| {
         let instance = Instance::new(entry.key.strip_prefix(PREFIX)?).ok()?;
-        let read = serde_json::from_slice(entry.value.as_deref()?);
-        let logged = read.inspect_err(|error| {
-            tracing::error!(key = %entry.key, %error, "A watermark cannot be read; it is ignored.");
+        let mark = serde_json::from_slice(entry.value.as_deref()?).unwrap_or_else(|error| {
+            let handled = entry.created - UNREAD;
+            tracing::error!(key = %entry.key, %error, %handled, "A watermark cannot be read. It counts as of ten minutes before it was stored: what a job had missed before then is not caught up with.");
+            Watermark { v: 1, handled, walked: BTreeSet::new() }
         });
-        Some((instance, logged.ok()?))
+        Some((instance, mark))
     };
     Ok(entries.into_iter().filter_map(read).collect())
 }

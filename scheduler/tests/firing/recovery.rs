@@ -8,6 +8,7 @@ use taskparty_common::outcome::{Trigger, TriggerResult};
 use taskparty_nats::history::last_by_subject;
 use taskparty_nats::lock::{Locks, Take};
 use taskparty_nats::publish::Draft;
+use taskparty_nats::subject::Bucket;
 use taskparty_nats::topology::{Topology, TopologyConfig};
 
 use crate::rig::{Rig, assert_complete, job};
@@ -128,4 +129,21 @@ async fn a_graceful_restart_misses_nothing_and_repeats_nothing() {
     let fired = rig.fired().await;
     assert_complete(&fired, TimeDelta::milliseconds(200));
     assert_eq!(rig.messages("TASKPARTY_DISPATCH_shop").await as usize, fired.len());
+}
+
+#[tokio::test]
+async fn a_watermark_that_cannot_be_read_loses_nothing_that_was_due_since() {
+    let rig = Rig::start().await;
+    rig.save(job("tick", json!({ "fixed_rate": "200ms" }))).await;
+    let first = rig.scheduler().await;
+    rig.fired_until(|fired| fired.len() >= 5).await;
+    let key = format!("scheduler.{}", first.node.instance());
+    first.stop().await;
+    rig.buckets.put(Bucket::Cursors, &key, "as you like", None).await.unwrap();
+    rig.clock.step(TimeDelta::minutes(1));
+    let so_far = rig.fired().await.len();
+    let second = rig.scheduler().await;
+    rig.fired_until(|fired| fired.len() >= so_far + 5).await;
+    second.stop().await;
+    assert_complete(&rig.fired().await, TimeDelta::milliseconds(200));
 }
