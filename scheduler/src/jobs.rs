@@ -14,7 +14,7 @@ use taskparty_common::name::JobId;
 use taskparty_common::schedule::Timing;
 
 use crate::definition::Definition;
-use crate::kept::Kept;
+use crate::kept::{self, Kept};
 use crate::log_writer::Chain;
 
 /// The jobs, shared. Cheap to clone.
@@ -25,8 +25,8 @@ pub struct Jobs(Arc<RwLock<Known>>);
 struct Known {
     /// A tree, which grows without leaving holes of half its size behind.
     sound: BTreeSet<ById>,
-    /// Who saved the last one: mostly he saved the next one too.
-    saved_by: Option<Arc<str>>,
+    /// What is known of the last one: mostly the same holds for the next one.
+    last: Option<Arc<kept::Known>>,
     /// Those of `sound` with a fixed delay that are not paused: the log writer looks after their
     /// chains.
     fixed_delay: HashSet<JobId>,
@@ -97,7 +97,7 @@ impl Jobs {
         };
         let read = read_job(&id, value).and_then(|job| {
             let (chained, seen) = (chain_of(&job).is_some(), look(&job));
-            let kept = Kept::new(id.clone(), job, revision, known.saved_by.as_ref());
+            let kept = Kept::new(id.clone(), job, revision, known.last.as_ref());
             Ok((kept.map_err(unreadable)?, chained, seen))
         });
         match read {
@@ -106,7 +106,7 @@ impl Jobs {
                     true => known.fixed_delay.insert(id),
                     false => known.fixed_delay.remove(&id),
                 };
-                known.saved_by = kept.saved_by().cloned().or(known.saved_by.take());
+                known.last = Some(kept.known().clone());
                 let kept = Arc::new(kept);
                 known.sound.replace(ById(kept.clone()));
                 Change::Saved(kept, seen)
@@ -134,7 +134,13 @@ impl Jobs {
 
     /// All sound jobs.
     pub(crate) fn all(&self) -> Vec<Arc<Kept>> {
-        self.read().sound.iter().map(|job| job.0.clone()).collect()
+        self.select(|_| true)
+    }
+
+    /// The sound jobs that `choose` chooses, in the order of their ids.
+    pub(crate) fn select(&self, mut choose: impl FnMut(&Kept) -> bool) -> Vec<Arc<Kept>> {
+        let known = self.read();
+        known.sound.iter().filter(|job| choose(&job.0)).map(|job| job.0.clone()).collect()
     }
 
     /// How many sound jobs there are.

@@ -19,43 +19,47 @@ pub(crate) struct Kept {
     revision: u64,
     /// Its spec, as it stands in intents and records.
     spec: Arc<RawValue>,
-    since: DateTime<Utc>,
-    /// What else is known; of a job that was saved once and never changed only by whom.
-    meta: Known,
+    meta: Arc<Known>,
+    /// Of a job that was saved once: when, in nanoseconds since 1970.
+    saved_ns: i64,
     whole: Mutex<Option<Arc<Definition>>>,
 }
 
-/// What the system knows of a job, beside the start of its past.
+/// What the system knows of a job.
 #[derive(Debug)]
-enum Known {
-    /// All its times are the start of its past.
-    SavedOnce { by: Arc<str> },
+pub(crate) enum Known {
+    /// It was saved once and never changed: all its times are the same. Shared by all that the same one
+    /// saved.
+    SavedOnce { by: String },
     /// Anything else.
-    More(Box<Meta>),
+    More(Meta),
 }
 
 impl Kept {
-    /// Keeps `job`, folded. Its id is `id`, and who saved it may be `by`, which others hold too.
+    /// Keeps `job`, folded. Its id is `id`, and what is known of it may be what is known of `other`.
     pub(crate) fn new(
         id: JobId,
         job: Job,
         revision: u64,
-        by: Option<&Arc<str>>,
+        other: Option<&Arc<Known>>,
     ) -> Result<Self, serde_json::Error> {
         let Job { spec, meta } = job;
-        let since = meta.since;
         let text = to_raw_value(&spec.to_json())?;
         // What stays lies close together, in memory of its own size: it is allocated when the rest is
         // gone, and copied from what had to grow.
         drop(spec);
         let once = [meta.anchor, meta.created_at, meta.updated_at] == [meta.since; 3];
-        let known = if once && meta.paused.is_none() {
-            let by = by.filter(|by| ***by == *meta.updated_by).cloned();
-            Known::SavedOnce { by: by.unwrap_or_else(|| meta.updated_by.as_str().into()) }
-        } else {
-            Known::More(Box::new(meta))
+        let saved_ns = meta.since.timestamp_nanos_opt();
+        let (meta, saved_ns) = match saved_ns.filter(|_| once && meta.paused.is_none()) {
+            Some(saved_ns) => {
+                let same = |known: &&Arc<Known>| matches!(&***known, Known::SavedOnce { by } if *by == meta.updated_by);
+                let known = other.filter(same).cloned();
+                let by = meta.updated_by;
+                (known.unwrap_or_else(|| Arc::new(Known::SavedOnce { by })), saved_ns)
+            }
+            None => (Arc::new(Known::More(meta)), 0),
         };
-        Ok(Self { id, revision, spec: text.into(), since, meta: known, whole: Mutex::default() })
+        Ok(Self { id, revision, spec: text.into(), meta, saved_ns, whole: Mutex::default() })
     }
 
     /// The job's id.
@@ -65,7 +69,10 @@ impl Kept {
 
     /// The start of the job's past.
     pub(crate) fn since(&self) -> DateTime<Utc> {
-        self.since
+        match &*self.meta {
+            Known::More(meta) => meta.since,
+            Known::SavedOnce { .. } => DateTime::from_timestamp_nanos(self.saved_ns),
+        }
     }
 
     /// The definition, which is kept whole from now on; nothing, and said so, when its own text
@@ -88,23 +95,21 @@ impl Kept {
         *self.lock() = None;
     }
 
-    /// Who saved it, to be shared with others that he saved; nothing when there is more to know.
-    pub(crate) fn saved_by(&self) -> Option<&Arc<str>> {
-        match &self.meta {
-            Known::SavedOnce { by } => Some(by),
-            Known::More(_) => None,
-        }
+    /// What is known of it, which may be the same for others.
+    pub(crate) fn known(&self) -> &Arc<Known> {
+        &self.meta
     }
 
     fn meta(&self) -> Meta {
-        match &self.meta {
-            Known::More(meta) => meta.as_ref().clone(),
+        let since = self.since();
+        match &*self.meta {
+            Known::More(meta) => meta.clone(),
             Known::SavedOnce { by } => Meta {
-                created_at: self.since,
-                updated_at: self.since,
-                updated_by: by.as_ref().into(),
-                since: self.since,
-                anchor: self.since,
+                created_at: since,
+                updated_at: since,
+                updated_by: by.clone(),
+                since,
+                anchor: since,
                 paused: None,
             },
         }
@@ -154,18 +159,20 @@ mod tests {
         let paused = Paused { at: now, by: "ada".into(), reason: "r".into(), until: Some(now) };
         let job = Job::new(JobSpec::from_json(&spec, Unknown::Refuse).unwrap(), now, "ada");
         let changed = job.with_pause(Some(paused), now, "grace");
-        let by: [Arc<str>; 2] = ["ada".into(), "grace".into()];
+        let kept = |job: &Job| Kept::new(job.spec.id.clone(), job.clone(), 1, None).unwrap();
+        let (first, second) = (kept(&job), kept(&changed));
         for job in [job, changed] {
-            for by in [None, Some(&by[0]), Some(&by[1])] {
-                folds(job.clone(), by);
+            for other in [None, Some(first.known()), Some(second.known())] {
+                folds(job.clone(), other);
             }
         }
     }
 
-    fn folds(job: Job, by: Option<&Arc<str>>) {
+    fn folds(job: Job, other: Option<&Arc<Known>>) {
         let id = job.spec.id.clone();
         let before = Definition::of(job.clone(), 7).unwrap();
-        let kept = Kept::new(id, job, 7, by).unwrap();
+        let kept = Kept::new(id, job, 7, other).unwrap();
+        assert_eq!(kept.since(), before.since());
         kept.whole().unwrap();
         kept.fold();
         let peeked = kept.peek().unwrap();

@@ -3,7 +3,8 @@
 //! A plain state machine: no I/O. It turns a consumer's deliveries, which begin anew with all
 //! current values after each loss, into each change once.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as Slot;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
@@ -12,11 +13,11 @@ use super::Entry;
 
 /// The keys that have a value, and how far the bucket was heard.
 ///
-/// It grows with the keys that match the watch: about fifty bytes for each, and the key, which whoever
-/// keeps it too shares.
+/// It grows with the keys that match the watch: about sixty bytes for each, and the key, which whoever
+/// keeps it too shares. A tree: a table that doubles leaves holes behind, or is half empty.
 #[derive(Debug, Default)]
 pub(super) struct View {
-    keys: HashMap<Arc<str>, Known>,
+    keys: BTreeMap<Arc<str>, Known>,
     /// Everything that matches, up to this revision, has been heard.
     heard: u64,
     /// Which replay this is.
@@ -59,33 +60,25 @@ impl View {
         let replay = self.replay;
         let heard = self.heard;
         self.heard = heard.max(entry.revision);
-        match self.keys.get_mut(&entry.key) {
-            Some(known) if entry.revision <= known.revision => {
-                known.replay = replay;
-                None
+        match self.keys.entry(entry.key.clone()) {
+            Slot::Occupied(mut known) if entry.revision <= known.get().revision => {
+                known.get_mut().replay = replay;
+                return None;
             }
-            Some(_) if entry.value.is_none() => {
-                self.keys.remove(&entry.key);
-                Some(entry)
-            }
-            Some(known) => {
-                *known = Known::of(&entry, replay);
-                Some(entry)
-            }
+            Slot::Occupied(known) if entry.value.is_none() => drop(known.remove()),
+            Slot::Occupied(mut known) => *known.get_mut() = Known::of(&entry, replay),
             // Its deletion was heard already: an old value from a replica that lags.
-            None if entry.revision <= heard || entry.value.is_none() => None,
-            None => {
-                self.keys.insert(entry.key.clone(), Known::of(&entry, replay));
-                Some(entry)
-            }
+            Slot::Vacant(_) if entry.revision <= heard || entry.value.is_none() => return None,
+            Slot::Vacant(slot) => drop(slot.insert(Known::of(&entry, replay))),
         }
+        Some(entry)
     }
 
     /// All current values have come: what was known and did not come has vanished meanwhile. Its
     /// deletion has the revision of the last value that was known, and its time, to the second.
     pub(super) fn replay_ends(&mut self) -> Vec<Entry> {
         let replay = self.replay;
-        let vanished = self.keys.extract_if(|_, known| known.replay != replay);
+        let vanished = self.keys.extract_if(.., |_, known| known.replay != replay);
         vanished
             .map(|(key, known)| Entry {
                 key,

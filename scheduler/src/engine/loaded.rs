@@ -1,7 +1,8 @@
 //! The jobs that were there at the start, until the first of them are taken over: when each is next
 //! due is worked out while its definition is at hand. A million definitions are not read twice.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, btree_map};
+use std::iter::Peekable;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
@@ -15,10 +16,18 @@ use crate::kept::Kept;
 use crate::recover;
 
 /// When jobs are next due after the earliest watermark that was there at the start.
+///
+/// A tree as that of the timer: what this one gives back is what that one takes.
 #[derive(Debug)]
 pub(super) struct Loaded {
     start: DateTime<Utc>,
-    jobs: HashMap<JobId, Timed<Scheduled>>,
+    jobs: BTreeMap<JobId, Timed<Scheduled>>,
+}
+
+/// What was noted, to be taken in the order of the ids.
+pub(super) struct InOrder {
+    start: DateTime<Utc>,
+    jobs: Peekable<btree_map::IntoIter<JobId, Timed<Scheduled>>>,
 }
 
 /// Where a job is at the start, and when it is next due.
@@ -30,12 +39,13 @@ pub(super) struct Ahead {
 impl Loaded {
     /// Nothing, before the jobs come. Everything up to `start` is handled.
     pub(super) fn new(start: DateTime<Utc>) -> Self {
-        Self { start, jobs: HashMap::new() }
+        Self { start, jobs: BTreeMap::new() }
     }
 
-    /// All that was noted: nothing is from now on.
-    pub(super) fn end(&mut self) -> Self {
-        std::mem::replace(self, Self::new(self.start))
+    /// All that was noted.
+    pub(super) fn end(&mut self) -> InOrder {
+        let jobs = std::mem::take(&mut self.jobs);
+        InOrder { start: self.start, jobs: jobs.into_iter().peekable() }
     }
 
     /// Looks when `job` is due after the start.
@@ -56,13 +66,20 @@ impl Loaded {
     pub(super) fn remove(&mut self, job: &JobId) {
         self.jobs.remove(job);
     }
+}
 
+impl InOrder {
     /// The place of `job`, of which nothing but what is due up to `handled` is accounted for.
     ///
     /// *Invariant: it is the one that the job would get if its definition were read again.* It may be
     /// before that by a stretch in which the job has no instant. Where there may be one, there is none.
+    /// No job that was asked for before comes after it.
     pub(super) fn take(&mut self, job: &JobId, handled: DateTime<Utc>) -> Option<Timed<Scheduled>> {
-        let timed = self.jobs.remove(job).filter(|_| self.start <= handled)?;
+        while self.jobs.next_if(|(known, _)| known < job).is_some() {}
+        let (_, timed) = self.jobs.next_if(|(known, _)| known == job)?;
+        if handled < self.start {
+            return None;
+        }
         let is_ahead = timed.due_ms().is_none_or(|due| due > handled.timestamp_millis());
         is_ahead.then_some(timed)
     }
@@ -101,7 +118,7 @@ mod tests {
         let ahead = loaded.look_ahead(&job);
         let kept = Arc::new(Kept::new(job.spec.id.clone(), job, 1, None).unwrap());
         loaded.take_in(&kept, Some(ahead));
-        let timed = loaded.take(kept.id(), at(handled));
+        let timed = loaded.end().take(kept.id(), at(handled));
         (kept, timed)
     }
 

@@ -87,7 +87,7 @@ impl Engine {
         let jobs: Vec<JobId> = all.filter(|job| given_up(self, job)).cloned().collect();
         self.freeze();
         self.leave_cursors(&jobs);
-        let missing = Arc::new(Wanted(self.missing().collect()));
+        let missing = Arc::new(Wanted(self.missing()));
         self.take_over = TakeOver::Reading { jobs: missing.clone(), again: false };
         let firing = self.firing.clone();
         self.tasks.spawn(async move {
@@ -118,7 +118,8 @@ impl Engine {
         let mut loaded = self.loaded.end();
         let mut floor_ms = self.firing.clock.now_ms();
         let mut read = Along::new(read.0.iter().map(|kept| kept.id()));
-        let missing: Vec<_> = self.missing().filter(|job| read.have(job.id())).collect();
+        let mut missing = self.missing();
+        missing.retain(|job| read.have(job.id()));
         let mut taken = Vec::with_capacity(missing.len());
         for kept in missing {
             let job = kept.id().clone();
@@ -135,7 +136,7 @@ impl Engine {
             self.fold(&kept, timed.due_ms());
             taken.push((job, timed));
         }
-        self.scheduled.hold(taken.into_iter().collect());
+        self.scheduled.hold(taken);
         let floor_ms = self.floor_ms.map_or(floor_ms, |frozen| frozen.min(floor_ms));
         self.floor_ms = Some(floor_ms);
         self.take_overs += 1;
@@ -143,7 +144,7 @@ impl Engine {
         self.look_at_lagging();
         self.report();
         // Whoever left during the reading left jobs that were not read: its watermark stays.
-        if !again && self.missing().next().is_none() {
+        if !again && self.missing().is_empty() {
             let departed: BTreeSet<Instance> =
                 recovered.seen.into_iter().filter(|instance| !self.members.has(instance)).collect();
             self.ties.walked.send_replace(departed);
@@ -167,7 +168,7 @@ impl Engine {
         tracing::info!(jobs, all = self.scheduled.len(), "Jobs are taken over.");
         self.read_past();
         // Also a job that was saved meanwhile waits to be taken over.
-        if again || self.missing().next().is_some() {
+        if again || !self.missing().is_empty() {
             self.rebalance();
         }
     }
@@ -182,10 +183,9 @@ impl Engine {
 
     /// This member's jobs that it does not fire yet, but those whose past is still to be read; in
     /// the order of their ids.
-    fn missing(&self) -> impl Iterator<Item = Arc<Kept>> + '_ {
+    fn missing(&self) -> Vec<Arc<Kept>> {
         let mut scheduled = Along::new(self.scheduled.iter().map(|(job, _)| job));
-        let all = self.jobs.all().into_iter();
-        all.filter(move |job| {
+        self.jobs.select(|job| {
             let known = scheduled.have(job.id()) || self.lagging.awaits_past(job.id()).is_some();
             !known && self.owns(job.id())
         })

@@ -82,10 +82,10 @@ impl<T> Timer<T> {
     }
 
     /// Takes in many jobs that are not there yet, and that do not come out before [`Timer::release`].
-    pub(crate) fn hold(&mut self, jobs: BTreeMap<JobId, Timed<T>>) {
+    pub(crate) fn hold(&mut self, jobs: Vec<(JobId, Timed<T>)>) {
         let held = jobs.iter().map(|(job, timed)| ((timed.due_ms, job.clone()), ()));
         join(&mut self.held, held.collect());
-        join(&mut self.jobs, jobs);
+        join(&mut self.jobs, jobs.into_iter().collect());
     }
 
     /// Lets out what is held, and says how many jobs that are.
@@ -209,7 +209,7 @@ mod tests {
             (0..others).for_each(|n| timer.insert(job(&format!("other-{n}")), ()));
             let held = [("a", Some(1)), ("b", None), ("c", Some(3)), ("d", Some(4)), ("e", None)];
             let held = held.map(|(id, due)| (job(id), Timed::new((), due)));
-            timer.hold(held.into_iter().collect());
+            timer.hold(held.into());
             timer.set(&job("b"), Some(2));
             timer.set(&job("c"), None);
             timer.remove(&job("d"));
