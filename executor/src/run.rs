@@ -78,7 +78,9 @@ async fn see_through(node: Arc<Node>, received: Received, slot: Slot) {
     let Received { delivery, message, at } = received;
     let dispatch: Dispatch = match serde_json::from_slice(&message.payload) {
         Ok(dispatch) => dispatch,
-        Err(error) => return unreadable(&node, &delivery, at, &message.payload, &error).await,
+        Err(error) => {
+            return unreadable(&node, &delivery, at, (&message.payload, &error), slot).await;
+        }
     };
     drop(message);
     let lease = keep(&node, &delivery, Duration::from_millis(dispatch.lease_ms), at);
@@ -104,7 +106,7 @@ async fn see_through(node: Arc<Node>, received: Received, slot: Slot) {
         (refusal, _) => {
             let ending = refusal.unwrap_or_else(|| Ending::unknown_handler(&dispatch));
             let record = attempt.record(ending, reporter, Times { started: None, finished: now });
-            return settle::report(&node, &delivery, &lease, record).await;
+            return settle::report(&node, &delivery, &lease, record, slot).await;
         }
     };
     let place = match node.live.enter(&dispatch, delivery.delivered, slot) {
@@ -117,7 +119,7 @@ async fn see_through(node: Arc<Node>, received: Received, slot: Slot) {
         Entered::Reported => {
             tracing::warn!(run = %attempt.run, job = %attempt.job, shard = attempt.shard.index, delivery = delivery.delivered,
                 "NATS sent a dispatch again whose result is stored; it is acked.");
-            return settle::ack(&node, &delivery, attempt.run).await;
+            return settle::ack(&node, &delivery, attempt.run, ()).await;
         }
     };
     let place = Arc::new(place);
@@ -138,7 +140,7 @@ async fn see_through(node: Arc<Node>, received: Received, slot: Slot) {
         End::Ended(ending) => {
             let times = Times { started: Some(now), finished: node.clock.now() };
             let record = attempt.clone().record(ending, reporter, times);
-            settle::report(&node, &delivery, &lease, record).await;
+            settle::report(&node, &delivery, &lease, record, place).await;
         }
         End::LeaseLost => {
             tracing::warn!(run = %attempt.run, job = %attempt.job, shard = attempt.shard.index,
@@ -146,7 +148,6 @@ async fn see_through(node: Arc<Node>, received: Received, slot: Slot) {
         }
         End::HandedBack => settle::hand_back(&node, &delivery).await,
     }
-    drop(place);
 }
 
 /// Keeps the lease, and counts it as a little shorter than the server does: it began a little
@@ -176,8 +177,8 @@ async fn unreadable(
     node: &Node,
     delivery: &Delivery,
     at: Uptime,
-    payload: &[u8],
-    error: &serde_json::Error,
+    (payload, error): (&[u8], &serde_json::Error),
+    slot: Slot,
 ) {
     let Ok(attempt) = serde_json::from_slice::<Attempt>(payload) else {
         tracing::error!(stream = %delivery.stream, seq = delivery.stream_seq, %error,
@@ -188,7 +189,7 @@ async fn unreadable(
     let reporter = Reporter { instance: &node.instance, delivery: delivery.delivered };
     let times = Times { started: None, finished: node.clock.now() };
     let record = attempt.record(Ending::undecodable(error), reporter, times);
-    settle::report(node, delivery, &lease, record).await;
+    settle::report(node, delivery, &lease, record, slot).await;
 }
 
 /// How holding a delivery came to its end.

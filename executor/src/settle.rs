@@ -3,6 +3,9 @@
 //! *Invariant: the dispatch is acked only after its result is stored.* An executor that dies
 //! between the two leaves a dispatch that runs again, and a result that wins; never a run without
 //! a result.
+//!
+//! *Invariant: an ack that is not confirmed keeps no slot.* A consumer that was deleted and made anew
+//! ignores the ack of what it has not delivered itself, and it delivers nothing to whoever has no slot.
 
 use std::time::Duration;
 
@@ -25,35 +28,44 @@ const HAND_BACK: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Stores `record`, then acks its dispatch. Goes on for as long as the lease is kept; once it is
-/// lost another has the work, and this holder says nothing more (decision 22).
-pub(crate) async fn report(node: &Node, delivery: &Delivery, lease: &Lease, record: ResultRecord) {
+/// lost another has the work, and this holder says nothing more (decision 22). Its `slot` is given
+/// back with the ack, or when that takes long.
+pub(crate) async fn report(
+    node: &Node,
+    delivery: &Delivery,
+    lease: &Lease,
+    record: ResultRecord,
+    slot: impl Send,
+) {
     let run = record.run;
     tokio::select! {
         biased;
         () = lease.lost() => {
             tracing::warn!(%run, "A lease was lost before the result was stored and acked.");
         }
-        () = settle(node, delivery, record) => {}
+        () = settle(node, delivery, record, slot) => {}
     }
 }
 
-async fn settle(node: &Node, delivery: &Delivery, record: ResultRecord) {
+async fn settle(node: &Node, delivery: &Delivery, record: ResultRecord, slot: impl Send) {
     let run = record.run;
     fail_point!("executor.before_result");
     if !store(node, record).await {
         return;
     }
     fail_point!("executor.before_ack");
-    ack(node, delivery, run).await;
+    ack(node, delivery, run, slot).await;
 }
 
 /// Acks the dispatch of what is reported.
-pub(crate) async fn ack(node: &Node, delivery: &Delivery, run: Uuid) {
+pub(crate) async fn ack(node: &Node, delivery: &Delivery, run: Uuid, slot: impl Send) {
+    let mut slot = Some(slot);
     loop {
         match lease::ack(&node.publisher, delivery, ACK_DEADLINE).await {
             Ok(()) => return,
             Err(AckError::Unconfirmed(error)) => {
                 tracing::warn!(%run, %error, "A dispatch was not acked yet; trying again.");
+                drop(slot.take());
             }
             Err(error @ AckError::Refused(_)) => {
                 tracing::warn!(%run, %error, "A dispatch could not be acked and may be delivered again.");

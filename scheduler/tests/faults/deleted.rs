@@ -7,14 +7,16 @@ use serde_json::{Value, json};
 use taskparty_common::fire::FireId;
 use taskparty_common::job::Job;
 use taskparty_common::outcome::RunState;
+use taskparty_executor::{Context, slots};
 use taskparty_nats::history::{consumer_info, stream_info};
 use taskparty_nats::lock::{self, Locks};
 use taskparty_nats::publish::Draft;
 use taskparty_nats::subject::Bucket;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::rig::{Site, until};
-use crate::shop::Shop;
+use crate::shop::{Shop, executor};
 
 async fn twenty(site: &Site) -> Vec<Job> {
     let mut jobs = site.each_second(16, "settle", json!({})).await;
@@ -67,6 +69,36 @@ async fn a_deleted_consumer_is_made_again_and_nothing_that_was_done_is_done_agai
     judged.say("deleted consumers");
     // The one executor knows what it has in its hands.
     assert_eq!(judged.again, 0);
+    shop.close().await;
+    node.stop().await;
+}
+
+/// Whoever made the consumer anew ignores the acks of what it has not delivered itself, confirms that
+/// the leases go on, and delivers to those alone who have a slot.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_executor_whose_slots_were_all_taken_when_its_consumer_was_deleted_goes_on() {
+    let mut site = Site::single().await;
+    site.topology.lease = Duration::from_secs(20);
+    let node = site.node().await;
+    let (open, gate) = watch::channel(false);
+    let ledger = site.ledger.clone();
+    let settle = move |ctx: Context, _: Value| {
+        ledger.note(&ctx);
+        let mut gate = gate.clone();
+        async move {
+            let _ = gate.wait_for(|open| *open).await;
+            Ok(())
+        }
+    };
+    let shop = Shop::run(executor(&site.url()).handler_with("settle", slots(2), settle));
+    let jobs = site.each_second(2, "settle", json!({})).await;
+    site.more_starts(2).await;
+    site.delete_consumer("TASKPARTY_DISPATCH_shop", "settle").await;
+    open.send_replace(true);
+    site.more_starts(10).await;
+    let judged = site.judge(&jobs).await;
+    judged.all_succeeded();
+    judged.say("a busy executor's consumer deleted");
     shop.close().await;
     node.stop().await;
 }
@@ -149,7 +181,8 @@ async fn runs_whose_work_was_deleted_end_as_lost_and_are_tried_again() {
     let shop = Shop::open(&site);
     let due = site.clock.now() + TimeDelta::seconds(3);
     let due = due.to_rfc3339_opts(SecondsFormat::Millis, true);
-    let mut spec = json!({ "schedule": { "at": due }, "no_executor_wait": "5s" });
+    // Long: on a busy machine the executor takes its time to come back.
+    let mut spec = json!({ "schedule": { "at": due }, "no_executor_wait": "20s" });
     for (n, max) in (0..20).map(|n| (n, n % 2)) {
         spec["retry"] = json!({ "max": max, "initial": "100ms" });
         site.save(crate::rig::job(&format!("settle-{n}"), "settle", spec.clone())).await;
