@@ -14,9 +14,14 @@ use taskparty_common::outcome::Code;
 use taskparty_nats::fail_point;
 use taskparty_nats::lease::{self, AckError, Delivery, Lease};
 use taskparty_nats::publish::PublishError;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::node::Node;
+
+/// For how long an ack is tried: a consumer that ignores it may confirm all the while that the lease
+/// goes on.
+const ACKS: Duration = Duration::from_secs(60);
 
 /// How long one acknowledgement is tried before it is said that it takes long.
 const ACK_DEADLINE: Duration = Duration::from_secs(5);
@@ -57,12 +62,17 @@ async fn settle(node: &Node, delivery: &Delivery, record: ResultRecord, slot: im
     ack(node, delivery, run, slot).await;
 }
 
-/// Acks the dispatch of what is reported.
+/// Acks the dispatch of what is reported; it may be delivered again when that fails for long.
 pub(crate) async fn ack(node: &Node, delivery: &Delivery, run: Uuid, slot: impl Send) {
     let mut slot = Some(slot);
+    let end = Instant::now() + ACKS;
     loop {
         match lease::ack(&node.publisher, delivery, ACK_DEADLINE).await {
             Ok(()) => return,
+            Err(AckError::Unconfirmed(error)) if Instant::now() >= end => {
+                tracing::warn!(%run, %error, "A dispatch could not be acked and may be delivered again.");
+                return;
+            }
             Err(AckError::Unconfirmed(error)) => {
                 tracing::warn!(%run, %error, "A dispatch was not acked yet; trying again.");
                 drop(slot.take());
