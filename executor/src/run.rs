@@ -57,7 +57,7 @@ pub(crate) enum Slot {
 }
 
 /// Sees one delivery through. `slot` is given back when the handler's future is gone and the
-/// delivery is settled.
+/// delivery is settled, or nobody confirms its ack.
 ///
 /// What it does is boxed: a future is moved whole on its way into its task, five times or so, and this
 /// one weighs 3.5 KB, twice that unboxed.
@@ -223,7 +223,7 @@ struct Holder<'a> {
 
 impl Holder<'_> {
     /// Calls the handler and waits for the end of it, whichever comes first. The attempt's `place`
-    /// is to be kept until the delivery is settled.
+    /// is to be kept until the delivery is settled, or nobody confirms its ack.
     async fn hold(
         &self,
         function: ErasedHandler,

@@ -94,7 +94,7 @@ struct Inner {
     /// What was made again and not yet asked for.
     made_again: Mutex<Vec<String>>,
     /// Held while a stream that was deleted is made again, so that one does it and says so.
-    remaking: tokio::sync::Mutex<()>,
+    remaking: tokio::sync::Mutex<HashMap<String, tokio::time::Instant>>,
     triggers_room: Room,
 }
 

@@ -14,13 +14,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::stream::{self, StreamExt};
 use serde::{Deserialize, Serialize};
 use taskparty_common::name::{Instance, JobId};
-use taskparty_nats::bucket::Buckets;
+use taskparty_nats::bucket::{Buckets, Swap};
 use taskparty_nats::history::ReadError;
-use taskparty_nats::publish::Draft;
 use taskparty_nats::subject::Bucket;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -94,6 +94,8 @@ pub(crate) struct Keeper {
     pub(crate) walked: watch::Receiver<BTreeSet<Instance>>,
     /// What is stored.
     pub(crate) confirmed: watch::Sender<Option<Confirmed>>,
+    /// The revision of the stored watermark; 0 before the first.
+    pub(crate) revision: u64,
     /// The cursors of jobs that lag.
     pub(crate) own: Own,
     /// The node leaves: others take its jobs over.
@@ -155,10 +157,9 @@ impl Keeper {
         let watermark_ms = self.watermark(progress.watermark_ms.min(now), &progress.cursors);
         let Some(handled) = DateTime::from_timestamp_millis(watermark_ms) else { return };
         let Ok(value) = serde_json::to_vec(&Watermark { v: 1, handled, walked }) else { return };
-        let key =
-            self.buckets.nats().names().key(Bucket::Cursors, &format!("{PREFIX}{}", self.instance));
-        match self.buckets.publisher().publish_within(Draft::new(key, value), 2 * EVERY).await {
-            Ok(_) => {
+        let stored = timeout(2 * EVERY, self.store(value.into())).await;
+        match stored.unwrap_or_else(|_| Err("the server does not answer".into())) {
+            Ok(()) => {
                 let jobs = Arc::new(self.own.jobs().cloned().collect());
                 let take_overs = progress.take_overs;
                 let confirmed = Confirmed { watermark_ms, take_overs, jobs };
@@ -167,6 +168,25 @@ impl Keeper {
             }
             Err(error) => tracing::warn!(%error, "The watermark is not stored; it is tried again."),
         }
+    }
+
+    /// Writes the watermark over the last one. *Invariant: one that was on its way for long, and that
+    /// was given up, never replaces a later one*, which may be further back.
+    async fn store(&mut self, value: Bytes) -> Result<(), String> {
+        let key = format!("{PREFIX}{}", self.instance);
+        for _ in 0..2 {
+            let put =
+                self.buckets.put_if(Bucket::Cursors, &key, self.revision, value.clone(), None);
+            match put.await.map_err(|error| error.to_string())? {
+                Swap::Done { revision } => {
+                    self.revision = revision;
+                    return Ok(());
+                }
+                // An own one whose answer was lost, or another has removed it.
+                Swap::Lost { current } => self.revision = current.map_or(0, |entry| entry.revision),
+            }
+        }
+        Err("it is being written by another".into())
     }
 
     /// How far the watermark may go, when it may go up to `others_ms` but for jobs that lag.
@@ -215,7 +235,7 @@ impl Keeper {
         let _ = timeout(2 * EVERY, all).await;
     }
 
-    /// Removes the watermarks of those that have gone and that every live scheduler has walked, and
+    /// Removes the watermarks of those that have gone and that nobody needs any more (`is_walked`), and
     /// looks for cursors of jobs that nobody keeps.
     async fn clean_up(&mut self) -> Result<(), ReadError> {
         self.own.look(&self.buckets).await?;

@@ -26,7 +26,7 @@ struct Known {
     /// A tree, which grows without leaving holes of half its size behind.
     sound: BTreeSet<ById>,
     /// What is known of the last one: mostly the same holds for the next one.
-    last: Option<Arc<kept::Known>>,
+    last: Option<Arc<kept::Origin>>,
     /// Those of `sound` with a fixed delay that are not paused: the log writer looks after their
     /// chains.
     fixed_delay: HashSet<JobId>,
@@ -106,7 +106,7 @@ impl Jobs {
                     true => known.fixed_delay.insert(id),
                     false => known.fixed_delay.remove(&id),
                 };
-                known.last = Some(kept.known().clone());
+                known.last = Some(kept.origin().clone());
                 let kept = Arc::new(kept);
                 known.sound.replace(ById(kept.clone()));
                 Change::Saved(kept, seen)

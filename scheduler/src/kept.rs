@@ -19,7 +19,7 @@ pub(crate) struct Kept {
     revision: u64,
     /// Its spec, as it stands in intents and records.
     spec: Arc<RawValue>,
-    meta: Arc<Known>,
+    origin: Arc<Origin>,
     /// Of a job that was saved once: when, in nanoseconds since 1970.
     saved_ns: i64,
     whole: Mutex<Option<Arc<Definition>>>,
@@ -27,7 +27,7 @@ pub(crate) struct Kept {
 
 /// What the system knows of a job.
 #[derive(Debug)]
-pub(crate) enum Known {
+pub(crate) enum Origin {
     /// It was saved once and never changed: all its times are the same. Shared by all that the same one
     /// saved.
     SavedOnce { by: String },
@@ -41,7 +41,7 @@ impl Kept {
         id: JobId,
         job: Job,
         revision: u64,
-        other: Option<&Arc<Known>>,
+        other: Option<&Arc<Origin>>,
     ) -> Result<Self, serde_json::Error> {
         let Job { spec, meta } = job;
         let text = to_raw_value(&spec.to_json())?;
@@ -50,16 +50,16 @@ impl Kept {
         drop(spec);
         let once = [meta.anchor, meta.created_at, meta.updated_at] == [meta.since; 3];
         let saved_ns = meta.since.timestamp_nanos_opt();
-        let (meta, saved_ns) = match saved_ns.filter(|_| once && meta.paused.is_none()) {
+        let (origin, saved_ns) = match saved_ns.filter(|_| once && meta.paused.is_none()) {
             Some(saved_ns) => {
-                let same = |known: &&Arc<Known>| matches!(&***known, Known::SavedOnce { by } if *by == meta.updated_by);
+                let same = |known: &&Arc<Origin>| matches!(&***known, Origin::SavedOnce { by } if *by == meta.updated_by);
                 let known = other.filter(same).cloned();
                 let by = meta.updated_by;
-                (known.unwrap_or_else(|| Arc::new(Known::SavedOnce { by })), saved_ns)
+                (known.unwrap_or_else(|| Arc::new(Origin::SavedOnce { by })), saved_ns)
             }
-            None => (Arc::new(Known::More(meta)), 0),
+            None => (Arc::new(Origin::More(meta)), 0),
         };
-        Ok(Self { id, revision, spec: text.into(), meta, saved_ns, whole: Mutex::default() })
+        Ok(Self { id, revision, spec: text.into(), origin, saved_ns, whole: Mutex::default() })
     }
 
     /// The job's id.
@@ -69,9 +69,9 @@ impl Kept {
 
     /// The start of the job's past.
     pub(crate) fn since(&self) -> DateTime<Utc> {
-        match &*self.meta {
-            Known::More(meta) => meta.since,
-            Known::SavedOnce { .. } => DateTime::from_timestamp_nanos(self.saved_ns),
+        match &*self.origin {
+            Origin::More(meta) => meta.since,
+            Origin::SavedOnce { .. } => DateTime::from_timestamp_nanos(self.saved_ns),
         }
     }
 
@@ -96,15 +96,15 @@ impl Kept {
     }
 
     /// What is known of it, which may be the same for others.
-    pub(crate) fn known(&self) -> &Arc<Known> {
-        &self.meta
+    pub(crate) fn origin(&self) -> &Arc<Origin> {
+        &self.origin
     }
 
     fn meta(&self) -> Meta {
         let since = self.since();
-        match &*self.meta {
-            Known::More(meta) => meta.clone(),
-            Known::SavedOnce { by } => Meta {
+        match &*self.origin {
+            Origin::More(meta) => meta.clone(),
+            Origin::SavedOnce { by } => Meta {
                 created_at: since,
                 updated_at: since,
                 updated_by: by.clone(),
@@ -162,13 +162,13 @@ mod tests {
         let kept = |job: &Job| Kept::new(job.spec.id.clone(), job.clone(), 1, None).unwrap();
         let (first, second) = (kept(&job), kept(&changed));
         for job in [job, changed] {
-            for other in [None, Some(first.known()), Some(second.known())] {
+            for other in [None, Some(first.origin()), Some(second.origin())] {
                 folds(job.clone(), other);
             }
         }
     }
 
-    fn folds(job: Job, other: Option<&Arc<Known>>) {
+    fn folds(job: Job, other: Option<&Arc<Origin>>) {
         let id = job.spec.id.clone();
         let before = Definition::of(job.clone(), 7).unwrap();
         let kept = Kept::new(id, job, 7, other).unwrap();

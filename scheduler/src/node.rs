@@ -218,6 +218,7 @@ impl Node {
             instance: self.instance.clone(),
         };
         let keeper = Keeper {
+            revision: 0,
             buckets: buckets.clone(),
             instance: self.instance.clone(),
             progress: progress.clone(),

@@ -35,9 +35,9 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The jobs that are to be taken over, in the order of their ids.
 #[derive(Debug)]
-pub(crate) struct Wanted(pub(crate) Vec<Arc<Kept>>);
+pub(crate) struct ToTakeOver(pub(crate) Vec<Arc<Kept>>);
 
-impl Wanted {
+impl ToTakeOver {
     /// The start of the past of `job`, if it is one of them.
     fn since(&self, job: &JobId) -> Option<DateTime<Utc>> {
         let found = self.0.binary_search_by(|kept| kept.id().cmp(job)).ok()?;
@@ -76,11 +76,12 @@ struct FiredPart {
 }
 
 impl Recovered {
-    /// Reads where the jobs that are `wanted` are, and the past of those that do not lag; where there is no watermark at all, it begins at `now`.
+    /// Reads where the jobs that are `wanted` are, and the past of those that do not lag; where there is
+    /// no watermark at all, it begins at `now`.
     pub(crate) async fn read(
         buckets: &Buckets,
         now: DateTime<Utc>,
-        wanted: &Wanted,
+        wanted: &ToTakeOver,
     ) -> Result<Self, ReadError> {
         let marks = cursor::all(buckets).await?;
         let Some(start) = marks.values().map(|mark| mark.handled).min() else {

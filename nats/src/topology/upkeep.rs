@@ -62,11 +62,15 @@ impl Topology {
             expected.into_iter().partition(|definition| definition.parts().1.is_some());
         let mut missing = self.gone(streams, STREAM_AGAIN).await?;
         let gone: BTreeSet<String> = missing.iter().map(|stream| stream.name.clone()).collect();
-        let mut unlisted = Vec::new();
+        let (mut unlisted, mut unheld) = (Vec::new(), Vec::new());
         let mut known: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for consumer in consumers {
             let (stream, Some(name)) = consumer.parts() else { continue };
-            if !gone.contains(stream) && !known.contains_key(stream) {
+            if gone.contains(stream) {
+                unheld.push(consumer);
+                continue;
+            }
+            if !known.contains_key(stream) {
                 let names = self.0.api.consumer_names(stream, self.deadline()).await?;
                 known.insert(stream.to_owned(), names.into_iter().collect());
             }
@@ -75,6 +79,7 @@ impl Topology {
             }
         }
         missing.extend(self.gone(unlisted, CONSUMER_AGAIN).await?);
+        missing.extend(unheld);
         Ok(missing.into_iter().map(Missing).collect())
     }
 
@@ -95,20 +100,25 @@ impl Topology {
         self.make_if_absent(definition).await
     }
 
-    /// Whoever comes while another makes something again waits for that, and finds it: many fires miss
-    /// the same stream at once.
+    /// Whoever comes while another makes the same again waits for that, and asks nothing: many fires miss
+    /// one stream at once.
     async fn make_if_absent(&self, definition: &Definition) -> Result<bool, TopologyError> {
         let began = Instant::now();
         let deadline = self.deadline();
-        let Ok(_one) = timeout_at(deadline, self.0.remaking.lock()).await else {
+        let Ok(mut found) = timeout_at(deadline, self.0.remaking.lock()).await else {
             return Err(TopologyError::Unanswered {
                 name: definition.name.clone(),
                 reason: "something else is being made again".into(),
                 waited: began.elapsed(),
             });
         };
+        if found.get(&definition.name).is_some_and(|at| *at >= began) {
+            return Ok(false);
+        }
         let there = self.look(definition, deadline).await?;
-        if there { Ok(false) } else { self.make(definition).await }
+        let made = if there { false } else { self.make(definition).await? };
+        found.insert(definition.name.clone(), Instant::now());
+        Ok(made)
     }
 
     /// The names of what was made again since this was last asked, in whatever way it was noticed.

@@ -277,24 +277,25 @@ async fn store(buckets: &Buckets, owner: &Instance, put: &Put) -> Result<Written
         return Ok(Written::Unknown);
     };
     let (key, value) = (key(&put.job), Bytes::from(value));
-    let write = |expected| buckets.put_if(Bucket::Cursors, &key, expected, value.clone(), None);
-    let current = match write(put.known.unwrap_or(0)).await? {
-        Swap::Done { revision } => return Ok(Written::At(revision)),
-        Swap::Lost { current } => current,
-    };
-    let revision = match current {
-        // Not even a mark that it was deleted: the bucket was made anew.
-        None => 0,
-        // Who has just begun to keep it takes it over as it is; else it may be an own write whose
-        // answer was lost.
-        Some(entry) if put.known.is_none() || is_by(&entry, owner) => entry.revision,
-        Some(Entry { value: None, .. }) => return Ok(Written::Removed),
-        Some(_) => return Ok(Written::Lost),
-    };
-    Ok(match write(revision).await? {
-        Swap::Done { revision } => Written::At(revision),
-        Swap::Lost { .. } => Written::Lost,
-    })
+    let mut expected = put.known.unwrap_or(0);
+    // Once more over what is there instead, if that may be.
+    for again in [true, false] {
+        let write = buckets.put_if(Bucket::Cursors, &key, expected, value.clone(), None);
+        let current = match write.await? {
+            Swap::Done { revision } => return Ok(Written::At(revision)),
+            Swap::Lost { current } => current,
+        };
+        expected = match current {
+            // Not even a mark that it was deleted: the bucket was made anew.
+            None if again => 0,
+            // Who has just begun to keep it takes it over as it is; else it may be an own write whose
+            // answer was lost.
+            Some(entry) if again && (put.known.is_none() || is_by(&entry, owner)) => entry.revision,
+            None | Some(Entry { value: None, .. }) => return Ok(Written::Removed),
+            Some(_) => break,
+        };
+    }
+    Ok(Written::Lost)
 }
 
 /// Whether `owner` has written this.

@@ -78,7 +78,7 @@ impl Engine {
         let watermark = self.ties.progress.borrow().as_ref().map(|known| known.watermark_ms);
         let watermark = watermark.and_then(DateTime::from_timestamp_millis);
         let handled = watermark.unwrap_or(DateTime::<Utc>::MIN_UTC);
-        let Some(scheduled) = Scheduled::after(kept.clone(), handled, None) else { return };
+        let scheduled = Scheduled::after(kept.clone(), handled, None);
         self.drop_missed(kept.id());
         self.scheduled.insert(kept.id().clone(), scheduled);
     }

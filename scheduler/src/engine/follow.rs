@@ -164,7 +164,7 @@ impl Engine {
         self.report();
     }
 
-    /// As [`Engine::happened`], but nothing new begins.
+    /// As [`Engine::happened`], but no further fire begins.
     pub(super) fn happened_at_the_end(&mut self, happening: Result<Happening, JoinError>) {
         match happening {
             Ok(Happening::Fired(done)) if matches!(done.fire, Fire::Recorded(_)) => {

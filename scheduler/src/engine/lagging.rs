@@ -12,6 +12,7 @@ use chrono::{DateTime, Utc};
 use taskparty_common::name::JobId;
 
 use super::scheduled::Scheduled;
+use super::take_over::TakeOver;
 use super::{Engine, Happening};
 use crate::cursor::{Cursor, Marks, Wanted};
 use crate::kept::Kept;
@@ -161,9 +162,10 @@ impl Engine {
         }
     }
 
-    /// Begins to read the past of those that lag, unless that is going on.
+    /// Begins to read the past of those that lag, unless that is going on, or others are being taken
+    /// over: what is read meanwhile would fire before the watermark is stored.
     pub(super) fn read_past(&mut self) {
-        if self.lagging.reading.is_some() {
+        if self.lagging.reading.is_some() || !matches!(self.take_over, TakeOver::Settled) {
             return;
         }
         let Some((jobs, handled)) = first_to_read(&self.lagging.without_past) else { return };
@@ -172,9 +174,11 @@ impl Engine {
         self.tasks.spawn(async move {
             loop {
                 let wanted = |job: &JobId| jobs.contains(job);
-                match Past::read(&firing.buckets, handled, PATIENCE, wanted).await {
-                    Ok(past) => return Happening::LookedUp(Box::new(past)),
-                    Err(error) => {
+                let read = Past::read(&firing.buckets, handled, PATIENCE, wanted);
+                match firing.shutdown.run_until_cancelled(read).await {
+                    None => return Happening::Interrupted,
+                    Some(Ok(past)) => return Happening::LookedUp(Box::new(past)),
+                    Some(Err(error)) => {
                         tracing::warn!(%error, "The past of jobs that lag is not read; it is tried again.");
                     }
                 }
@@ -197,7 +201,7 @@ impl Engine {
             let handled = handled.unwrap_or(DateTime::<Utc>::MIN_UTC);
             let accounted = past.take_accounted(job);
             let after = |kept| Scheduled::after(kept, handled, accounted);
-            if let Some(scheduled) = self.jobs.get(job).and_then(after) {
+            if let Some(scheduled) = self.jobs.get(job).map(after) {
                 self.scheduled.insert(job.clone(), scheduled);
                 self.arm(job);
             }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, btree_map};
 use std::iter::Peekable;
 use std::sync::Arc;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, SubsecRound, Utc};
 use taskparty_common::job::Job;
 use taskparty_common::name::JobId;
 
@@ -25,7 +25,7 @@ pub(super) struct Loaded {
 }
 
 /// What was noted, to be taken in the order of the ids.
-pub(super) struct InOrder {
+pub(super) struct Noted {
     start: DateTime<Utc>,
     jobs: Peekable<btree_map::IntoIter<JobId, Timed<Scheduled>>>,
 }
@@ -37,15 +37,16 @@ pub(super) struct Ahead {
 }
 
 impl Loaded {
-    /// Nothing, before the jobs come. Everything up to `start` is handled.
+    /// Nothing, before the jobs come. Everything up to `start` is handled. What is stored of that, and
+    /// read later, has whole milliseconds.
     pub(super) fn new(start: DateTime<Utc>) -> Self {
-        Self { start, jobs: BTreeMap::new() }
+        Self { start: start.trunc_subsecs(3), jobs: BTreeMap::new() }
     }
 
     /// All that was noted.
-    pub(super) fn end(&mut self) -> InOrder {
+    pub(super) fn end(&mut self) -> Noted {
         let jobs = std::mem::take(&mut self.jobs);
-        InOrder { start: self.start, jobs: jobs.into_iter().peekable() }
+        Noted { start: self.start, jobs: jobs.into_iter().peekable() }
     }
 
     /// Looks when `job` is due after the start.
@@ -68,7 +69,7 @@ impl Loaded {
     }
 }
 
-impl InOrder {
+impl Noted {
     /// The place of `job`, of which nothing but what is due up to `handled` is accounted for.
     ///
     /// *Invariant: it is the one that the job would get if its definition were read again.* It may be
@@ -131,6 +132,8 @@ mod tests {
         assert!(manual.is_some_and(|timed| timed.due_ms().is_none()));
         assert!(taken(daily(), 0, 100_000).1.is_none(), "it was due meanwhile");
         assert!(taken(daily(), 0, -1).1.is_none(), "handled from earlier on than was known");
+        let loaded = Loaded::new(at(0) + TimeDelta::nanoseconds(999_999));
+        assert_eq!(loaded.start, at(0), "as it is when it was stored");
     }
 
     proptest! {
@@ -153,7 +156,7 @@ mod tests {
             let handled = start + later;
             let (kept, timed) = taken(job(n, schedule, paused), start, handled);
             if let Some(Timed { value: mut known, .. }) = timed {
-                let mut again = Scheduled::after(kept, at(handled), None).unwrap();
+                let mut again = Scheduled::after(kept, at(handled), None);
                 for now in [handled, handled + 60, handled + 900].map(at) {
                     prop_assert_eq!(known.next_due(), again.next_due());
                     let step = |scheduled: &mut Scheduled| scheduled.decide(now).map(|(step, _)| step);

@@ -84,15 +84,15 @@ impl Scheduled {
         Self { job, place: Place::of(place), work: work.map(Box::new) }
     }
 
-    /// A job of which everything that was due up to `handled` is handled, and what is in `accounted`;
-    /// nothing when its own text cannot be read.
+    /// A job of which everything that was due up to `handled` is handled, and what is in `accounted`.
     pub(super) fn after(
         job: Arc<Kept>,
         handled: DateTime<Utc>,
         accounted: Option<Accounted>,
-    ) -> Option<Self> {
-        let place = recover::place(&job.whole()?.job, handled);
-        Some(Self::new(job, place, accounted))
+    ) -> Self {
+        // One whose own text cannot be read is never due.
+        let place = job.whole().map_or(handled, |whole| recover::place(&whole.job, handled));
+        Self::new(job, place, accounted)
     }
 
     /// With the time at which it is next due.

@@ -15,7 +15,7 @@ use super::{Engine, Happening};
 use crate::cursor::Confirmed;
 use crate::fire::Held;
 use crate::kept::Kept;
-use crate::recover::{Recovered, Wanted};
+use crate::recover::{Recovered, ToTakeOver};
 
 /// How far taking over is.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ pub(super) enum TakeOver {
     #[default]
     Settled,
     /// The past of `jobs` is being read. `again`: the membership changed meanwhile.
-    Reading { jobs: Arc<Wanted>, again: bool },
+    Reading { jobs: Arc<ToTakeOver>, again: bool },
     /// The watermark is being moved back to `floor_ms`; then the timer lets out what it holds.
     Confirming { floor_ms: i64, again: bool },
 }
@@ -87,15 +87,17 @@ impl Engine {
         let jobs: Vec<JobId> = all.filter(|job| given_up(self, job)).cloned().collect();
         self.freeze();
         self.leave_cursors(&jobs);
-        let missing = Arc::new(Wanted(self.missing()));
+        let missing = Arc::new(ToTakeOver(self.missing()));
         self.take_over = TakeOver::Reading { jobs: missing.clone(), again: false };
         let firing = self.firing.clone();
         self.tasks.spawn(async move {
             loop {
                 let now = firing.clock.now();
-                match Recovered::read(&firing.buckets, now, &missing).await {
-                    Ok(recovered) => return Happening::Recovered(Box::new(recovered)),
-                    Err(error) => {
+                let read = Recovered::read(&firing.buckets, now, &missing);
+                match firing.shutdown.run_until_cancelled(read).await {
+                    None => return Happening::Interrupted,
+                    Some(Ok(recovered)) => return Happening::Recovered(Box::new(recovered)),
+                    Some(Err(error)) => {
                         tracing::warn!(%error, "The past of the jobs to take over is not read; it is tried again.");
                     }
                 }
@@ -129,9 +131,8 @@ impl Engine {
             }
             let accounted = recovered.past.take_accounted(&job);
             let known = loaded.take(&job, recovered.start).filter(|_| accounted.is_none());
-            let anew = || Scheduled::after(kept.clone(), recovered.start, accounted);
-            let anew = || anew().map(Scheduled::timed);
-            let Some(timed) = known.or_else(anew) else { continue };
+            let anew = || Scheduled::after(kept.clone(), recovered.start, accounted).timed();
+            let timed = known.unwrap_or_else(anew);
             floor_ms = timed.due_ms().map_or(floor_ms, |due| floor_ms.min(due - 1));
             self.fold(&kept, timed.due_ms());
             taken.push((job, timed));

@@ -10,11 +10,11 @@ use taskparty_common::name::JobId;
 /// The due time of what is never due.
 const NEVER: i64 = i64::MAX;
 
-/// Of a tree that is this many times as large as what is added, only the places of that are touched.
-const FEW: usize = 16;
+/// What is a smaller part of a tree than this is added one by one; else the tree is built anew.
+const REBUILT_FROM: usize = 16;
 
 /// Jobs in the order of their due times, in milliseconds since 1970.
-type InOrder = BTreeMap<(i64, JobId), ()>;
+type Queue = BTreeMap<(i64, JobId), ()>;
 
 /// A job's `value`, and when the job is next due.
 #[derive(Debug)]
@@ -39,14 +39,14 @@ impl<T> Timed<T> {
 #[derive(Debug)]
 pub(crate) struct Timer<T> {
     jobs: BTreeMap<JobId, Timed<T>>,
-    by_due: InOrder,
+    by_due: Queue,
     /// Jobs that do not come out yet, also those that are never due.
-    held: InOrder,
+    held: Queue,
 }
 
 impl<T> Default for Timer<T> {
     fn default() -> Self {
-        Self { jobs: BTreeMap::new(), by_due: InOrder::new(), held: InOrder::new() }
+        Self { jobs: BTreeMap::new(), by_due: Queue::new(), held: Queue::new() }
     }
 }
 
@@ -159,7 +159,7 @@ impl<T> Timer<T> {
 /// Adds `more` to `all`. A tree that is built of many at once has full nodes, but all of it is built
 /// anew.
 fn join<K: Ord, V>(all: &mut BTreeMap<K, V>, mut more: BTreeMap<K, V>) {
-    if more.len() < all.len() / FEW {
+    if more.len() < all.len() / REBUILT_FROM {
         all.extend(more);
     } else {
         all.append(&mut more);
