@@ -169,6 +169,7 @@ fn join<K: Ord, V>(all: &mut BTreeMap<K, V>, mut more: BTreeMap<K, V>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn job(id: &str) -> JobId {
         JobId::new(id).unwrap()
@@ -218,6 +219,83 @@ mod tests {
             let order: Vec<_> = timer.in_order().map(|(due, job)| (due, job.as_str())).collect();
             assert_eq!(order, [(1, "a"), (2, "b"), (5, "before")]);
             assert_eq!(timer.due_of(&job("a")), Some(1));
+        }
+    }
+
+    /// What happens to one of a few jobs, or to all.
+    #[derive(Debug, Clone)]
+    enum Event {
+        Insert(usize),
+        Set(usize, Option<i64>),
+        Remove(usize),
+        Hold(Vec<(usize, Option<i64>)>),
+        Release,
+        Pop(i64),
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        let due = || prop::option::weighted(0.8, 0_i64..50);
+        prop_oneof![
+            2 => (0_usize..40).prop_map(Event::Insert),
+            6 => (0_usize..40, due()).prop_map(|(n, due)| Event::Set(n, due)),
+            2 => (0_usize..40).prop_map(Event::Remove),
+            1 => prop::collection::vec((0_usize..40, due()), 0..30).prop_map(Event::Hold),
+            1 => Just(Event::Release),
+            4 => (0_i64..50).prop_map(Event::Pop),
+        ]
+    }
+
+    proptest! {
+        /// However jobs come, change, are held and go: each has its due time, and comes out by it
+        /// unless it is held.
+        #[test]
+        fn it_does_what_a_plain_list_does(events in prop::collection::vec(event(), 1..200)) {
+            let mut timer = Timer::default();
+            // Of each job when it is due, and whether it is held.
+            let mut plain = BTreeMap::<JobId, (Option<i64>, bool)>::new();
+            let job = |n: usize| job(&format!("job-{n:02}"));
+            for event in events {
+                match event {
+                    Event::Insert(n) => {
+                        timer.insert(job(n), ());
+                        plain.entry(job(n)).or_default();
+                    }
+                    Event::Set(n, due) => {
+                        timer.set(&job(n), due);
+                        plain.entry(job(n)).and_modify(|known| known.0 = due);
+                    }
+                    Event::Remove(n) => {
+                        prop_assert_eq!(timer.remove(&job(n)), plain.remove(&job(n)).map(|_| ()));
+                    }
+                    Event::Hold(jobs) => {
+                        let new: BTreeMap<_, _> = jobs.into_iter().collect();
+                        let new = new.into_iter().filter(|(n, _)| !plain.contains_key(&job(*n)));
+                        let new: Vec<_> = new.collect();
+                        timer.hold(new.iter().map(|(n, due)| (job(*n), Timed::new((), *due))).collect());
+                        plain.extend(new.into_iter().map(|(n, due)| (job(n), (due, true))));
+                    }
+                    Event::Release => {
+                        let was_held = |known: &mut (_, bool)| std::mem::take(&mut known.1);
+                        let held = plain.values_mut().map(was_held).filter(|held| *held).count();
+                        prop_assert_eq!(timer.release(), held);
+                    }
+                    Event::Pop(now) => {
+                        let out = plain.iter().filter(|(_, (_, held))| !held);
+                        let out = out.filter_map(|(job, (due, _))| Some(((*due)?, job.clone())));
+                        let first = out.min().filter(|(due, _)| *due <= now).map(|(_, job)| job);
+                        if let Some(known) = first.as_ref().and_then(|job| plain.get_mut(job)) {
+                            known.0 = None;
+                        }
+                        prop_assert_eq!(timer.pop_due(now), first);
+                    }
+                }
+                for (job, (due, held)) in &plain {
+                    prop_assert_eq!(timer.due_of(job), due.filter(|_| !held));
+                }
+                prop_assert_eq!(timer.len(), plain.len());
+                let out = plain.values().filter(|(due, held)| due.is_some() && !held);
+                prop_assert_eq!(timer.in_order().count(), out.count());
+            }
         }
     }
 }

@@ -20,6 +20,9 @@ use crate::definition::Definition;
 /// How long one dispatch is tried before it is said that it takes long.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// A dispatch that nobody has confirmed for as long is told of.
+const LONG: Duration = Duration::from_secs(15);
+
 /// What is sent later than this after it was known that nobody had sent it is looked for first.
 const OLD: Duration = Duration::from_secs(4);
 
@@ -110,6 +113,7 @@ impl Firing {
         // It may be stored, and run, and be forgotten by a server that restarted.
         let mut maybe_done = false;
         let mut known_at = times.known_at;
+        let begun = Instant::now();
         loop {
             if self.clock.now() > times.start_by {
                 return One::Late;
@@ -148,6 +152,9 @@ impl Firing {
                     Err(error) => {
                         maybe_done = true;
                         tracing::warn!(%subject, %error, "A dispatch is not confirmed; it is looked for, and tried again.");
+                        if begun.elapsed() > LONG {
+                            Box::pin(self.tell_of_silence(spec)).await;
+                        }
                     }
                 }
             }
@@ -175,6 +182,17 @@ impl Firing {
         if let Err(error) = self.ensure_consumers(spec, &intent.plan).await {
             tracing::warn!(app = %spec.app, handler = %spec.handler, %error, "The stream of an app's work is not there; it is tried again.");
         }
+    }
+
+    /// The stream of an app's work has been silent for long, though the scheduler is connected.
+    async fn tell_of_silence(&self, spec: &JobSpec) {
+        let stream = self.nats().names().dispatch_stream(&spec.app);
+        let message = format!(
+            "{stream} has not confirmed a dispatch for {} s or longer: no job of {} runs until it does. See whether it has a leader and its disk is well (`nats stream info {stream}`, the log of nats-server), and restart the server if it says `critical write error`. What is due is tried until its start deadline",
+            LONG.as_secs(),
+            spec.app
+        );
+        self.alarms.raise("unconfirmed", &message).await;
     }
 
     fn message(

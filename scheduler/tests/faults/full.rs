@@ -1,5 +1,6 @@
 //! Streams without room: refused loudly, on record, told; and nothing is lost.
 
+use async_nats::jetstream::stream::Config as StreamConfig;
 use chrono::TimeDelta;
 use serde_json::{Value, json};
 use taskparty_common::outcome::{RunState, TriggerResult};
@@ -22,9 +23,18 @@ impl Site {
 
     /// Allows a stream more bytes, as an operator does.
     async fn allow(&self, stream: &str, bytes: i64) {
+        self.change(stream, |config| config.max_bytes = bytes).await;
+    }
+
+    /// Whether a stream confirms what it stores.
+    async fn answers(&self, stream: &str, answers: bool) {
+        self.change(stream, |config| config.no_ack = !answers).await;
+    }
+
+    async fn change(&self, stream: &str, change: impl FnOnce(&mut StreamConfig)) {
         let handle = self.nats.js().get_stream(stream).await.unwrap();
         let mut config = handle.cached_info().config.clone();
-        config.max_bytes = bytes;
+        change(&mut config);
         self.nats.js().update_stream(config).await.unwrap();
     }
 }
@@ -69,6 +79,27 @@ async fn a_dispatch_that_has_no_room_is_refused_on_record_and_follows_the_retry_
         assert!(refused || run.state == RunState::Succeeded, "{run:#?}");
     }
     judged.say("full dispatch");
+    shop.close().await;
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_work_that_confirms_nothing_is_told_of_and_nothing_is_lost_or_done_twice() {
+    let site = Site::single().await;
+    let node = site.node().await;
+    let shop = Shop::open(&site);
+    let jobs = site.each_second(4, "settle", json!({})).await;
+    site.more_starts(4).await;
+    shop.close().await;
+    site.answers("TASKPARTY_DISPATCH_shop", false).await;
+    let told = site.told("unconfirmed").await;
+    assert!(told.contains("TASKPARTY_DISPATCH_shop has not confirmed a dispatch"), "{told}");
+    site.answers("TASKPARTY_DISPATCH_shop", true).await;
+    let shop = Shop::open(&site);
+    site.more_starts(4).await;
+    let judged = site.judge(&jobs).await;
+    judged.all_succeeded();
+    judged.say("a silent stream");
     shop.close().await;
     node.stop().await;
 }
