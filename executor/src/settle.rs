@@ -9,6 +9,7 @@
 
 use std::time::Duration;
 
+use async_nats::connection::State;
 use taskparty_common::dispatch::ResultRecord;
 use taskparty_common::outcome::Code;
 use taskparty_nats::fail_point;
@@ -19,7 +20,7 @@ use uuid::Uuid;
 
 use crate::node::Node;
 
-/// For how long an ack is tried: a consumer that ignores it may confirm all the while that the lease
+/// For how long an ack is tried while there is a connection: a consumer that ignores it may confirm all the while that the lease
 /// goes on.
 const ACKS: Duration = Duration::from_secs(60);
 
@@ -32,8 +33,8 @@ const HAND_BACK: Duration = Duration::from_secs(2);
 /// The pause before a result that was not stored is sent again.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Stores `record`, then acks its dispatch. Goes on for as long as the lease is kept; once it is
-/// lost another has the work, and this holder says nothing more (decision 22). Its `slot` is given
+/// Stores `record`, then acks its dispatch. Storing goes on for as long as the lease is kept, the ack
+/// for [a minute](ACKS) at most; once the lease is lost another has the work, and this holder says nothing more (decision 22). Its `slot` is given
 /// back with the ack, or when that takes long.
 pub(crate) async fn report(
     node: &Node,
@@ -65,7 +66,7 @@ async fn settle(node: &Node, delivery: &Delivery, record: ResultRecord, slot: im
 /// Acks the dispatch of what is reported; it may be delivered again when that fails for long.
 pub(crate) async fn ack(node: &Node, delivery: &Delivery, run: Uuid, slot: impl Send) {
     let mut slot = Some(slot);
-    let end = Instant::now() + ACKS;
+    let mut end = Instant::now() + ACKS;
     loop {
         match lease::ack(&node.publisher, delivery, ACK_DEADLINE).await {
             Ok(()) => return,
@@ -76,6 +77,9 @@ pub(crate) async fn ack(node: &Node, delivery: &Delivery, run: Uuid, slot: impl 
             Err(AckError::Unconfirmed(error)) => {
                 tracing::warn!(%run, %error, "A dispatch was not acked yet; trying again.");
                 drop(slot.take());
+                if node.nats.client().connection_state() != State::Connected {
+                    end = Instant::now() + ACKS;
+                }
             }
             Err(error @ AckError::Refused(_)) => {
                 tracing::warn!(%run, %error, "A dispatch could not be acked and may be delivered again.");

@@ -93,7 +93,8 @@ struct Inner {
     seen: Mutex<HashMap<String, u64>>,
     /// What was made again and not yet asked for.
     made_again: Mutex<Vec<String>>,
-    /// Held while a stream that was deleted is made again, so that one does it and says so.
+    /// Held while something that was deleted is made again, so that one does it and says so: when each
+    /// was last found, or made.
     remaking: tokio::sync::Mutex<HashMap<String, tokio::time::Instant>>,
     triggers_room: Room,
 }

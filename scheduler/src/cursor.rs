@@ -96,6 +96,8 @@ pub(crate) struct Keeper {
     pub(crate) confirmed: watch::Sender<Option<Confirmed>>,
     /// The revision of the stored watermark; 0 before the first.
     pub(crate) revision: u64,
+    /// Whether the last one was stored is not known.
+    pub(crate) unsure: bool,
     /// The cursors of jobs that lag.
     pub(crate) own: Own,
     /// The node leaves: others take its jobs over.
@@ -157,9 +159,13 @@ impl Keeper {
         let watermark_ms = self.watermark(progress.watermark_ms.min(now), &progress.cursors);
         let Some(handled) = DateTime::from_timestamp_millis(watermark_ms) else { return };
         let Ok(value) = serde_json::to_vec(&Watermark { v: 1, handled, walked }) else { return };
-        let stored = timeout(2 * EVERY, self.store(value.into())).await;
+        // What became of the last one is asked for first: three round trips instead of one.
+        let patience = if self.unsure { 5 * EVERY } else { 2 * EVERY };
+        self.unsure = true;
+        let stored = timeout(patience, self.store(value.into())).await;
         match stored.unwrap_or_else(|_| Err("the server does not answer".into())) {
             Ok(()) => {
+                self.unsure = false;
                 let jobs = Arc::new(self.own.jobs().cloned().collect());
                 let take_overs = progress.take_overs;
                 let confirmed = Confirmed { watermark_ms, take_overs, jobs };

@@ -219,6 +219,7 @@ impl Node {
         };
         let keeper = Keeper {
             revision: 0,
+            unsure: false,
             buckets: buckets.clone(),
             instance: self.instance.clone(),
             progress: progress.clone(),

@@ -87,14 +87,22 @@ impl Upkeep {
         let names = self.firing.nats().names().clone();
         let (jobs, executors) =
             (names.bucket_stream(Bucket::Jobs), names.bucket_stream(Bucket::Executors));
+        let mut failed = Vec::new();
         for missing in &missing {
+            let stream = missing.name().split('/').next();
+            if failed.iter().any(|(name, _)| Some(*name) == stream) {
+                continue;
+            }
             // Before it is there again: whoever watches it then sees it empty.
             let (bucket, known) = match missing.name() {
                 name if name == jobs => (Bucket::Jobs, self.known_jobs()),
                 name if name == executors => (Bucket::Executors, self.known_executors()),
                 _ => (Bucket::Jobs, Vec::new()),
             };
-            topology.make_again(missing).await?;
+            if let Err(error) = topology.make_again(missing).await {
+                failed.push((missing.name(), error));
+                continue;
+            }
             for (key, value) in known {
                 self.put_back(bucket, &key, value).await;
             }
@@ -127,7 +135,8 @@ impl Upkeep {
             self.alarms.raise("deleted", &told(&deleted)).await;
         }
         self.note_taken_in().await;
-        Ok(())
+        // What can be made is made all the same.
+        failed.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
     }
 
     /// What somebody deleted, of what was `made` again. The consumers of a stream go with it, and may

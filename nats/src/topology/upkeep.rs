@@ -100,8 +100,8 @@ impl Topology {
         self.make_if_absent(definition).await
     }
 
-    /// Whoever comes while another makes the same again waits for that, and asks nothing: many fires miss
-    /// one stream at once.
+    /// One at a time. Whoever comes while the same is made again waits for that, and asks nothing: many
+    /// fires miss one stream at once.
     async fn make_if_absent(&self, definition: &Definition) -> Result<bool, TopologyError> {
         let began = Instant::now();
         let deadline = self.deadline();

@@ -291,7 +291,10 @@ async fn store(buckets: &Buckets, owner: &Instance, put: &Put) -> Result<Written
             // Who has just begun to keep it takes it over as it is; else it may be an own write whose
             // answer was lost.
             Some(entry) if again && (put.known.is_none() || is_by(&entry, owner)) => entry.revision,
-            None | Some(Entry { value: None, .. }) => return Ok(Written::Removed),
+            // In the meantime the bucket was made anew, or an own write came late.
+            None => return Ok(Written::Unknown),
+            Some(entry) if is_by(&entry, owner) => return Ok(Written::Unknown),
+            Some(Entry { value: None, .. }) => return Ok(Written::Removed),
             Some(_) => break,
         };
     }

@@ -113,7 +113,8 @@ impl Firing {
         // It may be stored, and run, and be forgotten by a server that restarted.
         let mut maybe_done = false;
         let mut known_at = times.known_at;
-        let begun = Instant::now();
+        // Since when the server, which is there, has not answered.
+        let mut silent_since = None;
         loop {
             if self.clock.now() > times.start_by {
                 return One::Late;
@@ -135,7 +136,11 @@ impl Firing {
             }
             // What is sent while disconnected leaves on reconnect, when it may be done already.
             let connected = self.nats().client().connection_state() == State::Connected;
+            if !connected {
+                silent_since = None;
+            }
             if !maybe_done && connected {
+                let sent = Instant::now();
                 let draft = Draft::new(subject.clone(), message.clone())
                     .id(format!("{}.{shard}.{attempt}", intent.run))
                     .expect_last(0);
@@ -152,7 +157,7 @@ impl Firing {
                     Err(error) => {
                         maybe_done = true;
                         tracing::warn!(%subject, %error, "A dispatch is not confirmed; it is looked for, and tried again.");
-                        if begun.elapsed() > LONG {
+                        if silent_since.get_or_insert(sent).elapsed() > LONG {
                             Box::pin(self.tell_of_silence(spec)).await;
                         }
                     }
