@@ -36,12 +36,13 @@ impl Engine {
         match self.jobs.take_in(&entry.key, entry.revision, entry.value.as_ref(), ahead) {
             Change::Saved(job, ahead) => {
                 let id = job.id().clone();
-                self.loaded.take_in(&job, ahead);
+                if let Some(ahead) = ahead {
+                    self.loaded.take_in(&job, ahead);
+                }
                 self.saved(job);
                 self.look_after_waiting(&id);
             }
             Change::Gone(job) => {
-                self.loaded.remove(&job);
                 self.give_up(&job);
                 self.look_after_waiting(&job);
             }

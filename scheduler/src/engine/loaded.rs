@@ -1,13 +1,12 @@
 //! The jobs that were there at the start, until the first of them are taken over: when each is next
 //! due is worked out while its definition is at hand. A million definitions are not read twice.
 
-use std::collections::{BTreeMap, btree_map};
 use std::iter::Peekable;
 use std::sync::Arc;
+use std::vec;
 
 use chrono::{DateTime, SubsecRound, Utc};
 use taskparty_common::job::Job;
-use taskparty_common::name::JobId;
 
 use super::scheduled::Scheduled;
 use super::step::{Accounted, next_due};
@@ -15,19 +14,19 @@ use super::timer::Timed;
 use crate::kept::Kept;
 use crate::recover;
 
-/// When jobs are next due after the earliest watermark that was there at the start.
-///
-/// A tree as that of the timer: what this one gives back is what that one takes.
+/// When jobs are next due after the earliest watermark that was there at the start. A list: in one
+/// piece, it leaves no holes behind when it goes.
 #[derive(Debug)]
 pub(super) struct Loaded {
     start: DateTime<Utc>,
-    jobs: BTreeMap<JobId, Timed<Scheduled>>,
+    /// As they came; of a job that changed meanwhile each time.
+    jobs: Vec<Timed<Scheduled>>,
 }
 
 /// What was noted, to be taken in the order of the ids.
 pub(super) struct Noted {
     start: DateTime<Utc>,
-    jobs: Peekable<btree_map::IntoIter<JobId, Timed<Scheduled>>>,
+    jobs: Peekable<vec::IntoIter<Timed<Scheduled>>>,
 }
 
 /// Where a job is at the start, and when it is next due.
@@ -40,12 +39,13 @@ impl Loaded {
     /// Nothing, before the jobs come. Everything up to `start` is handled. What is stored of that, and
     /// read later, has whole milliseconds.
     pub(super) fn new(start: DateTime<Utc>) -> Self {
-        Self { start: start.trunc_subsecs(3), jobs: BTreeMap::new() }
+        Self { start: start.trunc_subsecs(3), jobs: Vec::new() }
     }
 
     /// All that was noted.
     pub(super) fn end(&mut self) -> Noted {
-        let jobs = std::mem::take(&mut self.jobs);
+        let mut jobs = std::mem::take(&mut self.jobs);
+        jobs.sort_unstable_by(|one, other| one.value.job().id().cmp(other.value.job().id()));
         Noted { start: self.start, jobs: jobs.into_iter().peekable() }
     }
 
@@ -55,29 +55,33 @@ impl Loaded {
         Ahead { place, due: next_due(job, place, &Accounted::default()) }
     }
 
-    /// `job` is so now; nothing is kept of it without a look ahead.
-    pub(super) fn take_in(&mut self, job: &Arc<Kept>, ahead: Option<Ahead>) {
-        let Some(Ahead { place, due }) = ahead else { return self.remove(job.id()) };
+    /// `job` is so now.
+    pub(super) fn take_in(&mut self, job: &Arc<Kept>, ahead: Ahead) {
+        let Ahead { place, due } = ahead;
         let scheduled = Scheduled::new(job.clone(), place, None);
-        let timed = Timed::new(scheduled, due.map(|due| due.timestamp_millis()));
-        self.jobs.insert(job.id().clone(), timed);
-    }
-
-    /// `job` is gone, or has changed since the start.
-    pub(super) fn remove(&mut self, job: &JobId) {
-        self.jobs.remove(job);
+        self.jobs.push(Timed::new(scheduled, due.map(|due| due.timestamp_millis())));
     }
 }
 
 impl Noted {
-    /// The place of `job`, of which nothing but what is due up to `handled` is accounted for.
+    /// The place of `job` as it is now, of which nothing but what is due up to `handled` is accounted
+    /// for; nothing when it was not noted.
     ///
     /// *Invariant: it is the one that the job would get if its definition were read again.* It may be
     /// before that by a stretch in which the job has no instant. Where there may be one, there is none.
     /// No job that was asked for before comes after it.
-    pub(super) fn take(&mut self, job: &JobId, handled: DateTime<Utc>) -> Option<Timed<Scheduled>> {
-        while self.jobs.next_if(|(known, _)| known < job).is_some() {}
-        let (_, timed) = self.jobs.next_if(|(known, _)| known == job)?;
+    pub(super) fn take(
+        &mut self,
+        job: &Arc<Kept>,
+        handled: DateTime<Utc>,
+    ) -> Option<Timed<Scheduled>> {
+        let mut found = None;
+        while let Some(timed) = self.jobs.next_if(|known| known.value.job().id() <= job.id()) {
+            if std::ptr::eq(timed.value.job(), job.as_ref()) {
+                found = Some(timed);
+            }
+        }
+        let timed = found?;
         if handled < self.start {
             return None;
         }
@@ -118,8 +122,8 @@ mod tests {
         let mut loaded = Loaded::new(at(start));
         let ahead = loaded.look_ahead(&job);
         let kept = Arc::new(Kept::new(job.spec.id.clone(), job, 1, None).unwrap());
-        loaded.take_in(&kept, Some(ahead));
-        let timed = loaded.end().take(kept.id(), at(handled));
+        loaded.take_in(&kept, ahead);
+        let timed = loaded.end().take(&kept, at(handled));
         (kept, timed)
     }
 
@@ -134,6 +138,30 @@ mod tests {
         assert!(taken(daily(), 0, -1).1.is_none(), "handled from earlier on than was known");
         let loaded = Loaded::new(at(0) + TimeDelta::nanoseconds(999_999));
         assert_eq!(loaded.start, at(0), "as it is when it was stored");
+    }
+
+    #[test]
+    fn what_was_noted_of_a_job_that_has_changed_since_is_not_taken() {
+        let mut loaded = Loaded::new(at(0));
+        let daily = |n, hour| {
+            job(n, json!({ "cron": format!("0 0 {hour} * * ?"), "timezone": "UTC" }), None)
+        };
+        let mut save = |n, hour| {
+            let job = daily(n, hour);
+            let ahead = loaded.look_ahead(&job);
+            let kept = Arc::new(Kept::new(job.spec.id.clone(), job, 1, None).unwrap());
+            loaded.take_in(&kept, ahead);
+            kept
+        };
+        let (second, first, third) = (save(2, 2), save(1, 2), save(3, 2));
+        let changed = save(2, 5);
+        let mut noted = loaded.end();
+        let due = |timed: Option<Timed<Scheduled>>| timed.and_then(|timed| timed.due_ms());
+        assert!(due(noted.take(&first, at(60))).is_some());
+        let fresh = Scheduled::after(changed.clone(), at(60), None).timed();
+        assert_eq!(due(noted.take(&changed, at(60))), fresh.due_ms());
+        assert!(noted.take(&second, at(60)).is_none(), "an earlier one");
+        assert!(due(noted.take(&third, at(60))).is_some());
     }
 
     proptest! {

@@ -130,7 +130,7 @@ impl Engine {
                 continue;
             }
             let accounted = recovered.past.take_accounted(&job);
-            let known = loaded.take(&job, recovered.start).filter(|_| accounted.is_none());
+            let known = loaded.take(&kept, recovered.start).filter(|_| accounted.is_none());
             let anew = || Scheduled::after(kept.clone(), recovered.start, accounted).timed();
             let timed = known.unwrap_or_else(anew);
             floor_ms = timed.due_ms().map_or(floor_ms, |due| floor_ms.min(due - 1));

@@ -83,8 +83,8 @@ impl<T> Timer<T> {
 
     /// Takes in many jobs that are not there yet, and that do not come out before [`Timer::release`].
     pub(crate) fn hold(&mut self, jobs: Vec<(JobId, Timed<T>)>) {
-        let held = jobs.iter().map(|(job, timed)| ((timed.due_ms, job.clone()), ()));
-        join(&mut self.held, held.collect());
+        // One by one, as they come by and by: to sort them takes a large copy.
+        self.held.extend(jobs.iter().map(|(job, timed)| ((timed.due_ms, job.clone()), ())));
         join(&mut self.jobs, jobs.into_iter().collect());
     }
 
