@@ -70,18 +70,14 @@ pub(crate) async fn ack(node: &Node, delivery: &Delivery, run: Uuid, slot: impl 
     loop {
         match lease::ack(&node.publisher, delivery, ACK_DEADLINE).await {
             Ok(()) => return,
-            Err(AckError::Unconfirmed(error)) if Instant::now() >= end => {
-                tracing::warn!(%run, %error, "A dispatch could not be acked and may be delivered again.");
-                return;
-            }
-            Err(AckError::Unconfirmed(error)) => {
+            Err(AckError::Unconfirmed(error)) if Instant::now() < end => {
                 tracing::warn!(%run, %error, "A dispatch was not acked yet; trying again.");
                 drop(slot.take());
                 if node.nats.client().connection_state() != State::Connected {
                     end = Instant::now() + ACKS;
                 }
             }
-            Err(error @ AckError::Refused(_)) => {
+            Err(error) => {
                 tracing::warn!(%run, %error, "A dispatch could not be acked and may be delivered again.");
                 return;
             }

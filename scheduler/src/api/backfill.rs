@@ -27,7 +27,6 @@ use super::problem::{Code, Problem};
 use super::runs::unavailable;
 use super::trigger::{fits, has_room, overlap};
 use super::wire::{BackfillJob, Backfilled};
-use crate::definition::Definition;
 use crate::store::RunFilter;
 use crate::{cursor, recover};
 
@@ -126,9 +125,7 @@ async fn place(api: &Api, job: &Job, now: DateTime<Utc>) -> Result<Option<DateTi
     let own = lagging.get(&job.spec.id);
     let own = own.and_then(|found| recover::cursor_of_past(*found, job.meta.since, now));
     let own = own.and_then(|cursor| DateTime::from_timestamp_millis(cursor.handled_ms));
-    let definition = Definition::of(job.clone(), 0)
-        .map_err(|error| Problem::new(Code::Internal, error.to_string()))?;
-    Ok(Some(recover::place(&definition.job, own.unwrap_or(watermark).min(watermark).min(now))))
+    Ok(Some(recover::place(job, own.unwrap_or(watermark).min(watermark).min(now))))
 }
 
 /// Waits until history knows all that is recorded by now.
