@@ -18,6 +18,8 @@ use taskparty_nats::topology::{Topology, TopologyConfig};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
+use crate::report::Report;
+
 /// What nodes log: nothing that a benchmark would wait for.
 const LOG: &str = "warn,async_nats=error,taskparty_nats::consume=error";
 
@@ -229,6 +231,14 @@ impl Used {
     /// Each kind's time.
     pub(crate) fn each(&self) -> impl Iterator<Item = (&str, Duration)> {
         self.0.iter().map(|(kind, time)| (kind.as_str(), *time))
+    }
+
+    /// What each kind used of it for one of `runs`, into `report`.
+    pub(crate) fn tell_a_run(&self, runs: u64, report: &mut Report) {
+        for (kind, time) in self.each() {
+            let each = time.as_secs_f64() * 1e6 / runs as f64;
+            report.add(format!("processor a run: {kind}"), each, "us");
+        }
     }
 
     /// All of it.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::{StreamExt, TryStreamExt};
+use serde_json::Value;
 use taskparty_common::name::{App, JobId};
 use taskparty_common::outcome::RunState;
 use taskparty_nats::publish::Draft;
@@ -24,11 +25,14 @@ const ENDS: [RunState; 2] = [RunState::Succeeded, RunState::Failed];
 pub struct Config {
     /// How many runs are written, and then looked through.
     pub runs: u64,
+    /// So many further runs are fired before a run's result comes, rounded up to whole messages. At 0
+    /// both are written together; with many in between, each run is written twice.
+    pub apart: u64,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { runs: 200_000 }
+        Self { runs: 200_000, apart: 0 }
     }
 }
 
@@ -58,13 +62,14 @@ pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
     let mut report = Report::new("store", setting.words_and_history()?);
     report.on.push(("runs", config.runs.to_string()));
     report.on.push(("runs a message", JOINED.to_string()));
+    report.on.push(("runs fired before a result comes", config.apart.to_string()));
     let bed = Bed::open(setting, vec!["scheduler", "log-writer"], 0).await?;
     let site = &bed.site;
     site.journal.say(format!("publishing the records of {} runs", config.runs));
     let oldest = site.journal.clock().now() - milliseconds(config.runs)?;
-    publish(&bed, config.runs, oldest).await?;
+    publish(&bed, config, oldest).await?;
     site.journal.say("starting the log writer");
-    let begun = Instant::now();
+    let (begun, used) = (Instant::now(), bed.used().await);
     site.begin().await?;
     let store = site.store().await?;
     let (mut first, mut count, mut moved) = (None, 0, begun);
@@ -88,6 +93,7 @@ pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
     report.add("runs written", rate, "/s");
     report.add("rows written", rate * rows, "/s");
     report.add("rows a run: itself, its attempt, the alert when it failed", rows, "");
+    bed.used().await.since(&used).tell_a_run(config.runs, &mut report);
     report.add("failed runs", store.count(RunState::Failed).await? as f64, "");
     site.journal.say("asking");
     for (name, filter) in questions(config.runs, oldest)? {
@@ -116,21 +122,29 @@ fn milliseconds(count: u64) -> Result<TimeDelta> {
 }
 
 /// The runs are a millisecond after each other, the first at `from`.
-async fn publish(bed: &Bed, runs: u64, from: DateTime<Utc>) -> Result<()> {
+async fn publish(bed: &Bed, Config { runs, apart }: Config, from: DateTime<Utc>) -> Result<()> {
     let (publisher, names) = (bed.site.buckets.publisher(), bed.site.nats.names());
     let app = App::new(APP)?;
-    let message = async |first: u64| {
-        let (mut fired, mut results) = (String::new(), String::new());
-        for number in first..(first + JOINED).min(runs) {
-            let run = Run::new(number, JOBS, from)?;
-            fired += &format!("{}\n", run.fired());
-            results += &format!("{}\n", run.result());
+    let lines = |first: u64, line: fn(&Run) -> Value| {
+        let of = |number| anyhow::Ok(line(&Run::new(number, JOBS, from)?).to_string());
+        let lines: Result<Vec<_>> = (first..(first + JOINED).min(runs)).map(of).collect();
+        anyhow::Ok(lines?.join("\n"))
+    };
+    let behind = apart.next_multiple_of(JOINED);
+    let publish = async |subject: String, first: u64, line: fn(&Run) -> Value| {
+        if first < runs {
+            publisher.publish(Draft::new(subject, lines(first, line)?)).await?;
         }
-        publisher.publish(Draft::new(names.fired(&app), fired.trim_end().to_owned())).await?;
-        publisher.publish(Draft::new(names.result(&app), results.trim_end().to_owned())).await?;
         anyhow::Ok(())
     };
-    let firsts = (0..runs).step_by(usize::try_from(JOINED)?);
+    let message = async |first: u64| {
+        let results = async {
+            let Some(first) = first.checked_sub(behind) else { return Ok(()) };
+            publish(names.result(&app), first, Run::result).await
+        };
+        tokio::try_join!(publish(names.fired(&app), first, Run::fired), results).map(drop)
+    };
+    let firsts = (0..runs + behind).step_by(usize::try_from(JOINED)?);
     futures::stream::iter(firsts).map(message).buffer_unordered(AT_ONCE).try_collect().await
 }
 

@@ -99,9 +99,6 @@ pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
         let share = time.as_secs_f64() / used.total().as_secs_f64() * 100.0;
         report.add(format!("processor: {kind}"), share, "%");
     }
-    for (kind, time) in used.each() {
-        let each = time.as_secs_f64() * 1e6 / runs as f64;
-        report.add(format!("processor a run: {kind}"), each, "us");
-    }
+    used.tell_a_run(runs, &mut report);
     Ok(report)
 }

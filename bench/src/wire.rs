@@ -59,7 +59,7 @@ impl Run {
             "fired_at": self.time(), "start_by": start_by, "plan": { "total": 1, "attempt": 1 },
             "definition": {
                 "id": self.job, "app": APP, "handler": HANDLER, "overlap": "allow",
-                "schedule": { "fixed_rate": "1s" },
+                "schedule": { "fixed_rate": "1s" }, "no_executor_wait": "1h",
             },
         })
     }

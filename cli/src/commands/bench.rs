@@ -56,8 +56,8 @@ async fn measure(command: BenchCommand, output: Output) -> Outcome {
             let way = if stop { failover::Way::Stop } else { failover::Way::Kill };
             failover::measure(failover::Config { way, rounds, due }, &setting(&options)?).await
         }
-        BenchCommand::Store { runs, options } => {
-            history::measure(history::Config { runs }, &setting(&options)?).await
+        BenchCommand::Store { runs, apart, options } => {
+            history::measure(history::Config { runs, apart }, &setting(&options)?).await
         }
         BenchCommand::Executor { runs, handlers, seconds, options } => {
             let config = handlers::Config { runs, handlers, length: Duration::from_secs(seconds) };

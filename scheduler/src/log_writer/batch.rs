@@ -4,7 +4,10 @@
 //! never "commit, then decide". Applying a batch twice changes nothing. Data that SQL refuses is
 //! found by halving the batch, and set aside alone.
 
-use std::collections::{BTreeMap, HashMap};
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,11 +15,13 @@ use chrono::{DateTime, Utc};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use taskparty_nats::fail_point;
+use tokio::sync::{Mutex as AsyncMutex, MutexGuard};
 use uuid::Uuid;
 
 use super::event::Line;
 use super::ids;
-use super::policy::{Policies, Policy};
+use super::open::OpenRuns;
+use super::policy::{self, Policies, Policy};
 use super::transition::{self, Effect, Event, Setting};
 use crate::store::{
     AlertPart, Attempt, Decision, Definition, Digest, Run, SetAside, Store, StoreError, Tx,
@@ -27,6 +32,7 @@ use crate::store::{
 pub(super) struct Writer {
     store: Store,
     policies: Arc<Mutex<Policies>>,
+    open: Arc<AsyncMutex<OpenRuns>>,
     lease: Duration,
 }
 
@@ -44,6 +50,11 @@ impl Batch {
         // in the order in which things came.
         lines.sort_by_key(|line| line.event.run());
         Self { lines: lines.into(), aside: aside.into() }
+    }
+
+    /// Whether there is nothing to write.
+    pub(super) fn is_empty(&self) -> bool {
+        self.lines.is_empty() && self.aside.is_empty()
     }
 }
 
@@ -69,7 +80,13 @@ impl Written {
 
 impl Writer {
     pub(super) fn new(store: Store, lease: Duration) -> Self {
-        Self { store, policies: Arc::default(), lease }
+        let policies = Arc::new(Mutex::new(policy::policies()));
+        Self { store, policies, open: Arc::default(), lease }
+    }
+
+    /// The runs that were written and have not ended.
+    pub(super) async fn open_runs(&self) -> MutexGuard<'_, OpenRuns> {
+        self.open.lock().await
     }
 
     /// The policy of this digest, when it is in memory.
@@ -131,19 +148,26 @@ impl Writer {
         aside: Arc<[SetAside]>,
     ) -> Result<Written, StoreError> {
         let (policies, lease) = (self.policies.clone(), self.lease);
-        let (written, fresh) = self
+        let mut kept = self.open.lock().await;
+        let mut open = std::mem::take(&mut *kept);
+        let (written, fresh, open) = self
             .store
             .write(move |mut tx| {
                 async move {
-                    let work = Work::load(&mut tx, &lines, &policies).await?;
-                    let done = work.apply(&lines, lease);
+                    open.check(tx.version().await?);
+                    let work = Work::load(&mut tx, &lines, &policies, &mut open).await?;
+                    let mut done = work.apply(&lines, lease);
                     let written = done.save(&mut tx, &aside).await?;
                     fail_point!("log_writer.before_commit");
-                    Ok((written, done.fresh))
+                    let written_runs = done.runs.drain(..).filter(|(_, effect)| effect.run);
+                    written_runs.for_each(|(run, _)| open.keep(run));
+                    Ok((written, done.fresh, open))
                 }
                 .boxed()
             })
             .await?;
+        *kept = open;
+        drop(kept);
         // Only now is it certain that the definitions are kept.
         let mut policies = self.policies.lock().unwrap_or_else(PoisonError::into_inner);
         for (digest, policy) in fresh {
@@ -163,7 +187,8 @@ struct Work {
 
 /// What it has made of it.
 struct Done {
-    runs: BTreeMap<Uuid, (Run, Effect)>,
+    /// In their order.
+    runs: Vec<(Run, Effect)>,
     definitions: Vec<Definition>,
     fresh: Vec<(Digest, Arc<Policy>)>,
     aside: Vec<SetAside>,
@@ -175,10 +200,20 @@ impl Work {
         tx: &mut Tx<'_>,
         lines: &[Line],
         kept: &Mutex<Policies>,
+        open: &mut OpenRuns,
     ) -> Result<Self, StoreError> {
         let mut ids: Vec<Uuid> = lines.iter().map(|line| line.event.run()).collect();
         ids.dedup();
-        let runs = tx.runs(&ids).await?;
+        let mut known = Vec::with_capacity(ids.len());
+        ids.retain(|id| match open.take(id) {
+            Some(run) => {
+                known.push((*id, run));
+                false
+            }
+            None => true,
+        });
+        let mut runs = tx.runs(&ids).await?;
+        runs.extend(known);
         let mut work =
             Self { runs, policies: HashMap::new(), definitions: Vec::new(), fresh: Vec::new() };
         let missing = work.gather(lines, kept);
@@ -228,7 +263,7 @@ impl Work {
 
     fn apply(mut self, lines: &[Line], lease: Duration) -> Done {
         let mut done = Done {
-            runs: BTreeMap::new(),
+            runs: Vec::with_capacity(lines.len()),
             definitions: self.definitions,
             fresh: self.fresh,
             aside: Vec::new(),
@@ -237,10 +272,11 @@ impl Work {
         let unread = Arc::new(Policy::default());
         for line in lines {
             let id = line.event.run();
+            // All that is about a run stands together.
             if let Some(run) = self.runs.remove(&id) {
-                done.runs.insert(id, (run, Effect::default()));
+                done.runs.push((run, Effect::default()));
             }
-            let known = done.runs.get(&id).map(|(run, _)| run);
+            let known = done.runs.last().map(|(run, _)| run).filter(|run| run.id == id);
             if let Some(reason) = stranger(known, line) {
                 done.aside.push(line.set_aside(reason));
                 continue;
@@ -249,9 +285,9 @@ impl Work {
                 // Only events that name their job make a run known.
                 let Some(job) = line.event.job() else { continue };
                 let run = transition::unknown(id, job.clone(), line.app.clone());
-                done.runs.insert(id, (run, Effect::default()));
+                done.runs.push((run, Effect::default()));
             }
-            let Some((run, effect)) = done.runs.get_mut(&id) else { continue };
+            let Some((run, effect)) = done.runs.last_mut() else { continue };
             if only_planned(run) && !matches!(line.event, Event::Scheduled(_) | Event::Asked(_)) {
                 // The job may have got another app since its trigger was taken.
                 run.app = line.app.clone();
@@ -302,16 +338,16 @@ impl Done {
         let mut attempts: Vec<(Uuid, (u32, u32), &Attempt)> = Vec::new();
         let mut decisions: Vec<Decision> = Vec::new();
         let mut reset = Vec::new();
-        for (id, (run, effect)) in &self.runs {
+        for (run, effect) in &self.runs {
             if effect.run {
                 runs.push(run);
             }
             if effect.reset {
-                reset.push(*id);
+                reset.push(run.id);
             }
             for key in &effect.attempts {
                 if let Some(attempt) = run.attempts.get(key) {
-                    attempts.push((*id, *key, attempt));
+                    attempts.push((run.id, *key, attempt));
                 }
             }
             decisions.extend(effect.decisions.iter().cloned());

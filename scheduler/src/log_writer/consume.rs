@@ -4,6 +4,7 @@
 //! batch is held, its messages kept from redelivery, and nothing more is asked for: what waits,
 //! waits in NATS. An ack that gets lost brings the message again, which changes nothing.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,7 +16,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::Parts;
 use super::batch::{Batch, Written};
-use super::event::{self, Line};
+use super::event;
+use super::halves::{Halves, Part};
 use super::outage::Outage;
 use super::transition::Event;
 use crate::store::SetAside;
@@ -35,9 +37,11 @@ pub(super) async fn run(parts: &Parts, stop: &CancellationToken) {
     let stream = nats.names().results_stream();
     let mut pull = Pull::new(nats.js(), stream, LOG_WRITER, PullConfig::default());
     let mut room = parts.config.batch_events;
-    let given_up = loop {
+    let mut halves = Halves::default();
+    let mut given_up = loop {
         let mut batch = Gathered::default();
-        let open = stop.run_until_cancelled(gather(parts, &mut pull, room, &mut batch)).await;
+        let gathering = gather(parts, &mut pull, room, halves.due(), &mut batch);
+        let open = stop.run_until_cancelled(gathering).await;
         if open != Some(Open::Yes) {
             if open.is_some() {
                 tracing::error!("The connection to NATS is closed; the log writer ends.");
@@ -45,26 +49,27 @@ pub(super) async fn run(parts: &Parts, stop: &CancellationToken) {
             }
             break batch.messages;
         }
-        if batch.messages.is_empty() {
-            continue;
+        if !batch.messages.is_empty() {
+            room = room_for(&batch, parts.config.batch_events);
         }
-        room = room_for(&batch, parts.config.batch_events);
-        if let Err(given_up) = write(parts, batch, stop).await {
+        if let Err(given_up) = write(parts, batch, &mut halves, stop).await {
             break given_up;
         }
     };
+    given_up.extend(halves.take().into_iter().map(|part| part.message));
     // Else whoever writes next waits for them as long as for a writer that died. Only when nothing is
     // asked for any more: they would come back to this one, which is gone.
     let arrived = pull.stop().await;
-    hand_back(parts, &given_up).await;
-    hand_back(parts, &arrived).await;
+    for received in given_up.into_iter().filter_map(Arc::into_inner).chain(arrived) {
+        answer(parts, &received, b"-NAK").await;
+    }
 }
 
-/// Messages and what they say.
+/// Messages and what they say. Each is held by itself and by its lines.
 #[derive(Default)]
 struct Gathered {
-    messages: Vec<Received>,
-    lines: Vec<Line>,
+    messages: Vec<Arc<Received>>,
+    parts: Vec<Part<Received>>,
     aside: Vec<SetAside>,
 }
 
@@ -75,13 +80,20 @@ enum Open {
     No,
 }
 
-/// Waits for a message, and takes with it what comes in the next few milliseconds. May be dropped
-/// at any point: what was taken is in `batch`.
-async fn gather(parts: &Parts, pull: &mut Pull, room: usize, batch: &mut Gathered) -> Open {
+/// Waits for a message, until `due` at most, and takes with it what comes in the next few
+/// milliseconds. May be dropped at any point: what was taken is in `batch`.
+async fn gather(
+    parts: &Parts,
+    pull: &mut Pull,
+    room: usize,
+    due: Option<Instant>,
+    batch: &mut Gathered,
+) -> Open {
     let names = parts.buckets.nats().names();
     let mut bytes = 0;
-    let mut wait = IDLE;
+    let mut wait = due.map_or(IDLE, |due| due.saturating_duration_since(Instant::now()));
     let mut end = None;
+    let mut lines = Vec::new();
     loop {
         let Ok(received) = pull.next_batch(room, wait).await else { return Open::No };
         for received in received {
@@ -93,17 +105,20 @@ async fn gather(parts: &Parts, pull: &mut Pull, room: usize, batch: &mut Gathere
                 received.delivery.stream_seq,
                 received.delivery.stored_at,
                 payload,
-                &mut batch.lines,
+                &mut lines,
                 &mut batch.aside,
             );
-            batch.messages.push(received);
+            let (message, at) = (Arc::new(received), Instant::now());
+            let part = |line| Part { line, message: message.clone(), at };
+            batch.parts.extend(lines.drain(..).map(part));
+            batch.messages.push(message);
         }
         if batch.messages.is_empty() {
             return Open::Yes;
         }
         let end = *end.get_or_insert_with(|| Instant::now() + parts.config.batch_wait);
         wait = end.saturating_duration_since(Instant::now());
-        let full = batch.lines.len() >= parts.config.batch_events || bytes >= BYTES / 2;
+        let full = batch.parts.len() >= parts.config.batch_events || bytes >= BYTES / 2;
         if full || wait.is_zero() {
             return Open::Yes;
         }
@@ -115,22 +130,35 @@ fn room_for(batch: &Gathered, events: usize) -> usize {
     let messages = batch.messages.len().max(1);
     let bytes: usize = batch.messages.iter().map(|received| received.message.payload.len()).sum();
     let by_size = BYTES / 2 / (bytes / messages).max(1);
-    let by_events = events / (batch.lines.len() / messages).max(1);
+    let by_events = events / (batch.parts.len() / messages).max(1);
     by_size.min(by_events).clamp(FEWEST, events.max(FEWEST))
 }
 
-/// Writes a batch, however long SQL takes to work again; its messages when it had to be given up.
+/// Writes what is whole of a batch and of `halves`, however long SQL takes to work again; the messages
+/// that it was to write when it had to be given up.
 async fn write(
     parts: &Parts,
     batch: Gathered,
+    halves: &mut Halves<Received>,
     stop: &CancellationToken,
-) -> Result<(), Vec<Received>> {
-    let Gathered { messages, lines, aside } = batch;
+) -> Result<(), Vec<Arc<Received>>> {
+    let Gathered { mut messages, parts: new, aside } = batch;
+    let pending = messages.last().map(|received| received.delivery.pending);
+    let whole = {
+        let open = parts.writer.open_runs().await;
+        halves.sort(new, Instant::now(), |run| open.has(&run))
+    };
+    let (lines, theirs): (Vec<_>, Vec<_>) =
+        whole.into_iter().map(|part| (part.line, part.message)).unzip();
+    messages.extend(theirs);
     let asked = lines.iter().any(|line| matches!(line.event, Event::Asked(_)));
     let batch = Batch::new(lines, aside);
     let mut outage = Outage::default();
     let mut kept_at = Instant::now();
     let written = loop {
+        if batch.is_empty() {
+            break Written::default();
+        }
         let error = match parts.writer.write(&batch).await {
             Ok(written) => break written,
             Err(error) => error,
@@ -141,43 +169,43 @@ async fn write(
         }
         if kept_at.elapsed() >= parts.config.lease / 3 {
             kept_at = Instant::now();
-            for received in &messages {
+            let held = halves.parts().iter().map(|part| &part.message).chain(&messages);
+            let mut held: Vec<&Arc<Received>> = held.collect();
+            held.sort_unstable_by_key(|received| received.delivery.stream_seq);
+            held.dedup_by_key(|received| received.delivery.stream_seq);
+            for received in held {
                 answer(parts, received, b"+WPI").await;
             }
         }
     };
     outage.over(parts);
     fail_point!("log_writer.after_commit");
-    for received in &messages {
-        answer(parts, received, b"+ACK").await;
+    drop(batch);
+    for received in messages.into_iter().filter_map(Arc::into_inner) {
+        answer(parts, &received, b"+ACK").await;
     }
     if asked {
         parts.asked.notify_one();
     }
-    note(parts, &messages, &written);
+    note(parts, pending, &written);
     Ok(())
 }
 
-fn note(parts: &Parts, messages: &[Received], written: &Written) {
+fn note(parts: &Parts, pending: Option<u64>, written: &Written) {
     if written.decisions > 0 {
         parts.decided.notify_one();
     }
+    if written == &Written::default() {
+        return;
+    }
     let now = parts.clock.now();
-    let pending = messages.last().map_or(0, |received| received.delivery.pending);
     parts.status.update(|status| {
-        status.pending = pending;
+        status.pending = pending.unwrap_or(status.pending);
         status.batches += 1;
         status.events += written.events as u64;
         status.set_aside += written.set_aside as u64;
         status.last_batch_at = Some(now);
     });
-}
-
-/// Has these delivered again, at once.
-async fn hand_back(parts: &Parts, messages: &[Received]) {
-    for received in messages {
-        answer(parts, received, b"-NAK").await;
-    }
 }
 
 /// Answers a delivery without waiting: the message comes again when the answer is lost.

@@ -3,6 +3,8 @@
 //! A message is one JSON object, or several, a line each. *Invariant: a line that cannot be taken
 //! in is set aside alone*; its neighbours count.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use serde::de::DeserializeOwned;
@@ -28,7 +30,7 @@ pub(super) struct Line {
     /// The line in the message, from 0.
     pub(super) line: u32,
     /// The message's subject.
-    pub(super) subject: String,
+    pub(super) subject: Arc<str>,
     /// The app that the subject names.
     pub(super) app: App,
     /// When the server stored the message; for the sweep its own time.
@@ -45,7 +47,7 @@ impl Line {
         SetAside {
             seq: self.seq,
             line: self.line,
-            subject: self.subject.clone(),
+            subject: self.subject.as_ref().to_owned(),
             payload: self.raw.to_vec(),
             reason,
             stored_at: self.at,
@@ -91,6 +93,7 @@ pub(super) fn read(
             "the subject is none of scheduled, fired, started, progress, result, asked".into(),
         );
     };
+    let subject: Arc<str> = subject.into();
     for (line, raw) in (0_u32..).zip(payload.split(|byte| *byte == b'\n')) {
         if raw.iter().all(u8::is_ascii_whitespace) {
             continue;
@@ -99,7 +102,7 @@ pub(super) fn read(
             Ok(event) => lines.push(Line {
                 seq,
                 line,
-                subject: subject.to_owned(),
+                subject: subject.clone(),
                 app: app.clone(),
                 at,
                 raw: payload.slice_ref(raw),

@@ -12,7 +12,8 @@
 //! | --- | --- |
 //! | `transition` | the pure core: run and event to run and decisions |
 //! | `event`, `batch` | messages to events; a batch in one transaction |
-//! | `consume` | pulling, holding while SQL is down, acking |
+//! | `open`, `recent` | what the next batch need not read |
+//! | `consume`, `halves` | pulling, holding while SQL is down, acking; what waits for the rest of its run |
 //! | `outbox` | publishing decisions |
 //! | `stop` | runs that are to stop, asked again until they have |
 //! | `follow` | jobs that follow on a success, pauses after failures |
@@ -23,10 +24,13 @@ mod batch;
 mod consume;
 mod event;
 mod follow;
+mod halves;
 mod ids;
+mod open;
 mod outage;
 mod outbox;
 pub mod policy;
+mod recent;
 mod status;
 mod stop;
 mod sweep;

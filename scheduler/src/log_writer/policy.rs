@@ -1,6 +1,5 @@
 //! What of a job's frozen definition decides over a run, and a bounded store of it.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use taskparty_common::name::JobId;
 use taskparty_common::priority::Priority;
 use taskparty_common::schedule::Timing;
 
+use super::recent::Recent;
 use crate::overlap::Bounds;
 use crate::store::Digest;
 
@@ -115,49 +115,17 @@ pub fn digest_of(definition: &str) -> Digest {
 /// the definition is read and stored again with each run: that costs as much as all the rest.
 const KEPT: usize = 100_000;
 
-/// Policies by digest. Bounded: past the limit those that were not asked for since the last
-/// turn are forgotten.
-#[derive(Debug, Default)]
-pub struct Policies {
-    recent: HashMap<Digest, Arc<Policy>>,
-    older: HashMap<Digest, Arc<Policy>>,
-}
+/// Policies by digest.
+pub(super) type Policies = Recent<Digest, Arc<Policy>>;
 
-impl Policies {
-    /// The policy of this digest, when it is in memory.
-    pub fn get(&mut self, digest: &Digest) -> Option<Arc<Policy>> {
-        if let Some(policy) = self.recent.get(digest) {
-            return Some(policy.clone());
-        }
-        let policy = self.older.remove(digest)?;
-        self.put(*digest, policy.clone());
-        Some(policy)
-    }
-
-    /// Keeps a policy.
-    pub fn put(&mut self, digest: Digest, policy: Arc<Policy>) {
-        if self.recent.len() >= KEPT / 2 {
-            self.older = std::mem::take(&mut self.recent);
-        }
-        self.recent.insert(digest, policy);
-    }
+/// None yet.
+pub(super) fn policies() -> Policies {
+    Recent::new(KEPT, |_| 1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn memory_is_bounded_and_what_is_used_stays() {
-        let mut policies = Policies::default();
-        let used = digest_of("used");
-        policies.put(used, Arc::default());
-        for n in 0..3 * KEPT {
-            policies.put(digest_of(&n.to_string()), Arc::default());
-            assert!(policies.get(&used).is_some());
-        }
-        assert!(policies.recent.len() + policies.older.len() <= KEPT);
-    }
 
     #[test]
     fn a_definition_that_cannot_be_read_has_no_retries_and_still_alerts() {

@@ -14,6 +14,7 @@ mod places;
 mod planned;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -176,7 +177,7 @@ fn line(check: ToCheck, verdict: super::transition::Verdict, now: DateTime<Utc>)
     Line {
         seq: 0,
         line: 0,
-        subject: String::new(),
+        subject: Arc::default(),
         app: check.app,
         at: now,
         raw: Bytes::new(),

@@ -68,7 +68,7 @@ impl Tx<'_> {
             for row in query.fetch_all(&mut *self.connection).await? {
                 let (id, key, attempt) = attempt(&row)?;
                 if let Some(run) = runs.get_mut(&id) {
-                    run.attempts.insert(key, attempt);
+                    run.attempts.insert(key, Box::new(attempt));
                 }
             }
         }

@@ -31,6 +31,7 @@ mod watch;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::future::BoxFuture;
 use sqlx::SqliteConnection;
@@ -44,8 +45,8 @@ pub use error::StoreError;
 use identity::Identity;
 pub use outbox::{OutboxKind, Posting};
 pub use record::{
-    Attempt, CancelPart, Digest, Ending, FiredPart, Note, PlannedPart, ProgressPart, Run, Said,
-    SkippedPart, Then,
+    Attempt, Attempts, CancelPart, Digest, Ending, FiredPart, Note, PlannedPart, ProgressPart, Run,
+    Said, SkippedPart, Then,
 };
 pub use rows::{AlertRow, AttemptRow, Page, PendingRow, RunDetail, RunFilter, RunRow};
 pub use save::Definition;
@@ -65,6 +66,8 @@ struct Inner {
     path: PathBuf,
     identity: Identity,
     texts: Texts,
+    /// How often the writer's connection was made.
+    connected: Arc<AtomicU64>,
     /// Transactions that are under way.
     tasks: TaskTracker,
 }
@@ -109,6 +112,7 @@ impl Store {
                 identity: Identity::of(&path)?,
                 path,
                 texts,
+                connected: opened.connected,
                 tasks: TaskTracker::new(),
             }),
         })
@@ -139,7 +143,8 @@ impl Store {
         let task = self.inner.tasks.spawn(async move {
             inner.identity.check(&inner.path)?;
             let mut transaction = inner.writer.begin_with("BEGIN IMMEDIATE").await?;
-            let tx = Tx { connection: &mut transaction, texts: &inner.texts };
+            let connected = inner.connected.load(Ordering::Relaxed);
+            let tx = Tx { connection: &mut transaction, texts: &inner.texts, connected };
             match work(tx).await {
                 Ok(value) => {
                     transaction.commit().await?;
@@ -175,4 +180,23 @@ impl Store {
 pub(crate) struct Tx<'t> {
     connection: &'t mut SqliteConnection,
     texts: &'t Texts,
+    connected: u64,
+}
+
+/// What a store holds, as far as anybody else can have changed it: two transactions of this process
+/// find the same version when nobody else has written in between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Version {
+    /// How often this process has connected to write.
+    connected: u64,
+    /// SQLite's `data_version`, of that connection.
+    data: i64,
+}
+
+impl Tx<'_> {
+    /// The version of the store, without what this transaction changes.
+    pub(crate) async fn version(&mut self) -> Result<Version, StoreError> {
+        let data = sqlx::query_scalar("PRAGMA data_version").fetch_one(&mut *self.connection);
+        Ok(Version { connected: self.connected, data: data.await? })
+    }
 }

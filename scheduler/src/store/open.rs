@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sqlx::migrate::{MigrateError, Migrator};
@@ -35,6 +37,8 @@ const READERS: u32 = 4;
 pub(super) struct Opened {
     /// Exactly one connection: SQLite takes one writer at a time.
     pub(super) writer: SqlitePool,
+    /// How often that was made.
+    pub(super) connected: Arc<AtomicU64>,
     pub(super) readers: SqlitePool,
     pub(super) id: Uuid,
 }
@@ -88,7 +92,13 @@ pub(super) async fn open(path: &Path) -> Result<Opened, StoreError> {
         .busy_timeout(BUSY)
         .statement_cache_capacity(256)
         .pragma("cache_size", "-32768");
+    let connected = Arc::new(AtomicU64::new(0));
+    let count = connected.clone();
     let writer = SqlitePoolOptions::new()
+        .after_connect(move |_, _| {
+            count.fetch_add(1, Ordering::Relaxed);
+            Box::pin(async { Ok(()) })
+        })
         .max_connections(1)
         .acquire_timeout(ACQUIRE)
         .idle_timeout(None)
@@ -99,7 +109,7 @@ pub(super) async fn open(path: &Path) -> Result<Opened, StoreError> {
     let readers = SqlitePoolOptions::new().max_connections(READERS).acquire_timeout(ACQUIRE);
     let options = options.create_if_missing(false).pragma("query_only", "1");
     let readers = connect(path, readers, options).await?;
-    Ok(Opened { writer, readers, id })
+    Ok(Opened { writer, connected, readers, id })
 }
 
 /// Connects. While another process makes a new file a WAL, SQLite says at once that it is locked,

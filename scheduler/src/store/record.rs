@@ -39,8 +39,12 @@ pub struct Run {
     /// How many times somebody has retried it by hand.
     pub round: u32,
     /// By shard and attempt.
-    pub attempts: BTreeMap<(u32, u32), Attempt>,
+    pub attempts: Attempts,
 }
+
+/// Attempts by shard and number. Boxed: a map makes room for eleven values at once, and most runs have
+/// one attempt.
+pub type Attempts = BTreeMap<(u32, u32), Box<Attempt>>;
 
 impl Run {
     /// The handler, of what is planned or of what was fired; likewise the others.
@@ -68,7 +72,7 @@ impl Run {
     }
 
     /// Params of this run alone, as JSON.
-    pub(super) fn params(&self) -> Option<&String> {
+    pub(crate) fn params(&self) -> Option<&String> {
         match (&self.fired, &self.planned) {
             (Some(fired), _) => fired.params.as_ref(),
             (None, planned) => planned.as_ref()?.params.as_ref(),
@@ -259,6 +263,11 @@ impl Attempt {
             moved: false,
             round: 0,
         }
+    }
+
+    /// An attempt of which something is told before its fired record, or with it.
+    pub fn unseen() -> Box<Self> {
+        Box::new(Self::new(RunState::Dispatched))
     }
 
     /// The attempt that follows this one, in `state`: what is pinned stays with its executor.

@@ -1,12 +1,13 @@
 //! Writing runs and attempts: many rows a statement, each guarded.
 
+use chrono::{DateTime, Utc};
 use sqlx::query::Query;
 use sqlx::sqlite::{Sqlite, SqliteArguments};
 use taskparty_common::name::JobId;
 use uuid::Uuid;
 
 use super::load::{ATTEMPT, RUN};
-use super::read::{big, blob, ms, some_text, text};
+use super::read::{MOST, big, blob, ms, some_text, text};
 use super::sql::Blocks;
 use super::{Attempt, Digest, Run, Said, StoreError, Tx};
 
@@ -135,6 +136,43 @@ impl Tx<'_> {
         }
         Ok(())
     }
+}
+
+impl Run {
+    /// Makes it what is read when it has been written: instants lose what is below a millisecond.
+    pub(crate) fn round_as_stored(&mut self) {
+        if let Some(planned) = &mut self.planned {
+            round(&mut planned.fire_time);
+        }
+        if let Some(fired) = &mut self.fired {
+            round(&mut fired.since);
+            round(&mut fired.fire_time);
+            round(&mut fired.fired_at);
+            fired.start_by.as_mut().map(round);
+            fired.revision = fired.revision.min(MOST);
+            if let Some(skipped) = &mut fired.skipped {
+                round(&mut skipped.first);
+                skipped.count = skipped.count.min(MOST);
+            }
+        }
+        if let Some(cancel) = &mut self.cancel {
+            round(&mut cancel.at);
+        }
+        self.started_at.as_mut().map(round);
+        self.ended_at.as_mut().map(round);
+        for attempt in self.attempts.values_mut() {
+            attempt.delivery = attempt.delivery.map(|delivery| delivery.min(MOST));
+            let Attempt { due_at, dispatched_at, start_by, started_at, ended_at, check_at, .. } =
+                attempt.as_mut();
+            for at in [due_at, dispatched_at, start_by, started_at, ended_at, check_at] {
+                at.as_mut().map(round);
+            }
+        }
+    }
+}
+
+fn round(at: &mut DateTime<Utc>) {
+    *at = DateTime::from_timestamp_millis(at.timestamp_millis()).unwrap_or(*at);
 }
 
 fn bind_run(query: Bound, run: &Run) -> Bound {

@@ -83,7 +83,7 @@ fn run(n: u32) -> Run {
         ended_at: Some(at(5)),
         cancel: n.is_multiple_of(7).then(|| CancelPart { at: at(8), by: "alice".into() }),
         round: n % 3,
-        attempts: [((0, 1), attempt)].into(),
+        attempts: [((0, 1), Box::new(attempt))].into(),
     }
 }
 
@@ -102,7 +102,7 @@ async fn save(store: &Store, runs: Vec<Run>) {
                 let attempts: Vec<_> = runs
                     .iter()
                     .flat_map(|run| {
-                        run.attempts.iter().map(|(key, attempt)| (run.id, *key, attempt))
+                        run.attempts.iter().map(|(key, attempt)| (run.id, *key, attempt.as_ref()))
                     })
                     .collect();
                 tx.save_attempts(&attempts).await
@@ -132,6 +132,23 @@ async fn a_run_is_read_back_as_it_was_written() {
     for run in runs {
         assert_eq!(loaded.get(&run.id), Some(&run));
     }
+}
+
+#[tokio::test]
+async fn a_run_is_rounded_to_what_is_read_back() {
+    let (store, _dir) = store().await;
+    let mut fine = run(3);
+    let at = at(9) + chrono::TimeDelta::nanoseconds(987_654);
+    let attempt = fine.attempts.get_mut(&(0, 1)).unwrap();
+    (attempt.check_at, attempt.started_at, attempt.delivery) = (Some(at), Some(at), Some(u64::MAX));
+    let fired = fine.fired.as_mut().unwrap();
+    (fired.since, fired.fired_at, fired.start_by, fired.revision) = (at, at, Some(at), u64::MAX);
+    fine.started_at = Some(at);
+    save(&store, vec![fine.clone()]).await;
+    let loaded = load(&store, vec![fine.id]).await.remove(&fine.id).unwrap();
+    assert_ne!(loaded, fine);
+    fine.round_as_stored();
+    assert_eq!(loaded, fine);
 }
 
 #[tokio::test]

@@ -100,7 +100,7 @@ impl Store {
                 .await?;
             for row in &open {
                 let (_, key, attempt) = load::attempt(row)?;
-                run.attempts.insert(key, attempt);
+                run.attempts.insert(key, Box::new(attempt));
             }
             runs.push(run);
         }

@@ -74,7 +74,7 @@ fn retry(run: &mut Run, which: Which, setting: &Setting<'_>, effect: &mut Effect
     run.state = RunState::Retrying;
     (run.cancel, run.ended_at, run.code) = (None, None, None);
     for ((shard, attempt), next) in made {
-        run.attempts.insert((shard, attempt), next);
+        run.attempts.insert((shard, attempt), Box::new(next));
         effect.touch((shard, attempt));
         let (run, due) = (run.id, setting.now);
         effect.decisions.push(match setting.policy.holds_place {

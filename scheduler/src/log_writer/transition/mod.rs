@@ -13,7 +13,7 @@ mod record;
 mod settle;
 mod sweep;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

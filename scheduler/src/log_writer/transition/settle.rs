@@ -9,7 +9,7 @@ use taskparty_common::outcome::{Code, RunState, SkipReason, Trigger, TriggerResu
 use super::ask;
 use super::{Effect, RETRY_AGAIN_AFTER, Setting, after};
 use crate::log_writer::ids;
-use crate::store::{AlertPart, Attempt, Decision, FiredPart, Run, SkippedPart};
+use crate::store::{AlertPart, Attempt, Attempts, Decision, FiredPart, Run, SkippedPart};
 
 pub(super) fn settle(run: &mut Run, setting: &Setting<'_>, effect: &mut Effect) {
     run.started_at = run.attempts.values().filter_map(|attempt| attempt.started_at).min();
@@ -38,11 +38,11 @@ pub(super) fn settle(run: &mut Run, setting: &Setting<'_>, effect: &mut Effect) 
     for (shard, last) in last_attempts(&run.attempts, shards) {
         let Some(next) = retry(run, shard, last, setting) else { continue };
         if let Some(cancel) = &run.cancel {
-            run.attempts.insert((shard, last + 1), ask::not_made(next, cancel, setting));
+            run.attempts.insert((shard, last + 1), Box::new(ask::not_made(next, cancel, setting)));
             effect.touch((shard, last + 1));
         } else {
             let due = next.due_at.unwrap_or(setting.now);
-            run.attempts.insert((shard, last + 1), next);
+            run.attempts.insert((shard, last + 1), Box::new(next));
             effect.touch((shard, last + 1));
             effect.decisions.push(Decision::Retry { run: run.id, shard, attempt: last + 1, due });
         }
@@ -61,10 +61,7 @@ pub(super) fn settle(run: &mut Run, setting: &Setting<'_>, effect: &mut Effect) 
 }
 
 /// The last attempt of each shard that has any.
-pub(super) fn last_attempts(
-    attempts: &BTreeMap<(u32, u32), Attempt>,
-    shards: u32,
-) -> BTreeMap<u32, u32> {
+pub(super) fn last_attempts(attempts: &Attempts, shards: u32) -> BTreeMap<u32, u32> {
     // Keys are in order, so the last of a shard stays.
     attempts.keys().copied().filter(|(shard, _)| *shard < shards).collect()
 }
@@ -147,7 +144,7 @@ fn decisive(run: &Run) -> Option<(u32, &Attempt)> {
     let shards = run.fired.as_ref().map_or(0, |fired| fired.shards);
     last_attempts(&run.attempts, shards)
         .into_iter()
-        .filter_map(|(shard, last)| Some((shard, run.attempts.get(&(shard, last))?)))
+        .filter_map(|(shard, last)| Some((shard, run.attempts.get(&(shard, last))?.as_ref())))
         .find(|(_, attempt)| attempt.state == run.state)
 }
 

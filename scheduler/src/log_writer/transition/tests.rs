@@ -1,5 +1,5 @@
-mod ask;
-mod orders;
+pub(in crate::log_writer) mod ask;
+pub(in crate::log_writer) mod orders;
 mod routed;
 
 use super::*;
@@ -18,7 +18,7 @@ fn at(ms: i64) -> DateTime<Utc> {
     DateTime::from_timestamp_millis(1_700_000_000_000 + ms).unwrap()
 }
 
-fn run_id() -> Uuid {
+pub(in crate::log_writer) fn run_id() -> Uuid {
     Uuid::from_u128(7)
 }
 
@@ -26,7 +26,7 @@ fn job() -> JobId {
     JobId::new("settle").unwrap()
 }
 
-fn app() -> App {
+pub(in crate::log_writer) fn app() -> App {
     App::new("orders").unwrap()
 }
 
@@ -34,7 +34,7 @@ fn policy(retries: u32) -> Policy {
     Policy { retry: Retry { max: retries, ..Retry::default() }, ..Policy::default() }
 }
 
-fn fired(shards: u32, result: TriggerResult) -> Event {
+pub(in crate::log_writer) fn fired(shards: u32, result: TriggerResult) -> Event {
     let fired = Fired {
         v: 1,
         lock: "settle.t.1700000000000".into(),
@@ -91,7 +91,7 @@ fn refused(reason: SkipReason) -> Event {
     Event::Fired(fired, digest)
 }
 
-fn started(shard: u32, attempt: u32, delivery: u64) -> Event {
+pub(in crate::log_writer) fn started(shard: u32, attempt: u32, delivery: u64) -> Event {
     Event::Started(Started {
         v: 1,
         run: run_id(),

@@ -9,7 +9,7 @@ fn asked(ask: Ask) -> Event {
     Event::Asked(Asked { v: 1, run, job, app, ask, by: "ada".into(), at: at(500) })
 }
 
-fn cancel() -> Event {
+pub(in crate::log_writer) fn cancel() -> Event {
     asked(Ask::Cancel { round: None })
 }
 

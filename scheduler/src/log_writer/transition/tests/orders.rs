@@ -23,7 +23,7 @@ fn histories() -> impl Strategy<Value = Vec<Vec<Outcome>>> {
 }
 
 /// All events of such a run, some twice, shuffled.
-fn shuffled() -> impl Strategy<Value = (Vec<Vec<Outcome>>, Vec<Event>)> {
+pub(in crate::log_writer) fn shuffled() -> impl Strategy<Value = (Vec<Vec<Outcome>>, Vec<Event>)> {
     histories().prop_flat_map(|shards| {
         let total = u32::try_from(shards.len()).unwrap();
         let mut events = vec![scheduled(), fired(total, TriggerResult::Dispatched)];
