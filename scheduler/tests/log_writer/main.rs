@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
 mod cancel;
+mod crowd;
 mod decisions;
 mod follows;
 mod outage;
