@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use taskparty_common::outcome::RunState;
 use taskparty_scheduler::store::{Store, StoreError};
 
 fn url(path: &Path) -> String {
@@ -20,6 +21,26 @@ async fn a_store_is_made_with_its_folder_and_keeps_its_id() {
     assert_eq!(again.id(), id);
     let other = Store::open(&url(&dir.path().join("other.db"))).await.unwrap();
     assert_ne!(other.id(), id);
+}
+
+#[tokio::test]
+async fn questions_go_on_while_the_file_is_away_and_touch_nothing_that_is_in_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let (here, away) = (dir.path().join("history.db"), dir.path().join("away.db"));
+    let store = Store::open(&url(&here)).await.unwrap();
+    std::fs::rename(&here, &away).unwrap();
+    std::fs::write(&here, "").unwrap();
+    // More at once than there are connections.
+    let ask = || futures::future::join_all((0..20).map(|_| store.count(RunState::Succeeded)));
+    for count in ask().await {
+        assert_eq!(count.unwrap(), 0);
+    }
+    assert_eq!(std::fs::metadata(&here).unwrap().len(), 0);
+    std::fs::rename(&away, &here).unwrap();
+    for count in ask().await {
+        assert_eq!(count.unwrap(), 0);
+    }
+    store.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,22 +7,20 @@
 use std::io;
 use std::path::Path;
 
-use super::StoreError;
-
 /// The file behind a path, as the system knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Identity(u64, u64);
 
 impl Identity {
     #[cfg(unix)]
-    pub(super) fn of(path: &Path) -> Result<Self, StoreError> {
+    pub(super) fn of(path: &Path) -> Result<Self, sqlx::Error> {
         use std::os::unix::fs::MetadataExt;
         let file = std::fs::metadata(path).map_err(|error| outage(path, &error.to_string()))?;
         Ok(Self(file.dev(), file.ino()))
     }
 
     #[cfg(not(unix))]
-    pub(super) fn of(path: &Path) -> Result<Self, StoreError> {
+    pub(super) fn of(path: &Path) -> Result<Self, sqlx::Error> {
         std::fs::metadata(path).map_err(|error| outage(path, &error.to_string()))?;
         Ok(Self(0, 0))
     }
@@ -30,8 +28,8 @@ impl Identity {
     /// Whether `path` still names this file.
     ///
     /// # Errors
-    /// [`StoreError::Outage`]: putting the file back mends it.
-    pub(super) fn check(self, path: &Path) -> Result<(), StoreError> {
+    /// An outage: putting the file back mends it.
+    pub(super) fn check(self, path: &Path) -> Result<(), sqlx::Error> {
         if Self::of(path)? == self {
             return Ok(());
         }
@@ -39,11 +37,11 @@ impl Identity {
     }
 }
 
-fn outage(path: &Path, why: &str) -> StoreError {
+fn outage(path: &Path, why: &str) -> sqlx::Error {
     let text = format!(
         "the file {} was moved, removed or replaced ({why}); put it back, or start again with the \
          file that is to be used",
         path.display()
     );
-    StoreError::Outage(sqlx::Error::Io(io::Error::new(io::ErrorKind::NotFound, text)))
+    sqlx::Error::Io(io::Error::new(io::ErrorKind::NotFound, text))
 }

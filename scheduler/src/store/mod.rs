@@ -109,7 +109,7 @@ impl Store {
                 writer: opened.writer,
                 readers: opened.readers,
                 id: opened.id,
-                identity: Identity::of(&path)?,
+                identity: opened.identity,
                 path,
                 texts,
                 connected: opened.connected,

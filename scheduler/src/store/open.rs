@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use super::StoreError;
+use super::identity::Identity;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations/sqlite");
 
@@ -41,6 +42,7 @@ pub(super) struct Opened {
     pub(super) connected: Arc<AtomicU64>,
     pub(super) readers: SqlitePool,
     pub(super) id: Uuid,
+    pub(super) identity: Identity,
 }
 
 /// The file that `url` names.
@@ -85,8 +87,6 @@ pub(super) async fn open(path: &Path) -> Result<Opened, StoreError> {
     let options = SqliteConnectOptions::from_str("sqlite:")
         .map_err(StoreError::Outage)?
         .filename(path)
-        .create_if_missing(true)
-        .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Normal)
         .foreign_keys(true)
         .busy_timeout(BUSY)
@@ -103,13 +103,22 @@ pub(super) async fn open(path: &Path) -> Result<Opened, StoreError> {
         .acquire_timeout(ACQUIRE)
         .idle_timeout(None)
         .max_lifetime(None);
-    let writer = connect(path, writer, options.clone()).await?;
+    let to_write = options.clone().create_if_missing(true).journal_mode(SqliteJournalMode::Wal);
+    let writer = connect(path, writer, to_write).await?;
     migrate(path, &writer).await?;
-    let id = identity(&writer).await?;
-    let readers = SqlitePoolOptions::new().max_connections(READERS).acquire_timeout(ACQUIRE);
-    let options = options.create_if_missing(false).pragma("query_only", "1");
-    let readers = connect(path, readers, options).await?;
-    Ok(Opened { writer, connected, readers, id })
+    let id = id_of(&writer).await?;
+    let identity = Identity::of(path)?;
+    let whose = path.to_owned();
+    // All connect now: later it may be another file that is there, which is not ours to read or change.
+    let readers = SqlitePoolOptions::new()
+        .min_connections(READERS)
+        .max_connections(READERS)
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .acquire_timeout(ACQUIRE)
+        .after_connect(move |_, _| Box::pin(std::future::ready(identity.check(&whose))));
+    let readers = connect(path, readers, options.pragma("query_only", "1")).await?;
+    Ok(Opened { writer, connected, readers, id, identity })
 }
 
 /// Connects. While another process makes a new file a WAL, SQLite says at once that it is locked,
@@ -199,7 +208,7 @@ async fn migrate(path: &Path, writer: &SqlitePool) -> Result<(), StoreError> {
 }
 
 /// The store's id, made with the file.
-async fn identity(writer: &SqlitePool) -> Result<Uuid, StoreError> {
+async fn id_of(writer: &SqlitePool) -> Result<Uuid, StoreError> {
     sqlx::query(
         "INSERT INTO meta (name, value) VALUES ('store', $1) ON CONFLICT (name) DO NOTHING",
     )
