@@ -10,6 +10,7 @@ use taskparty_common::priority::Priority;
 use taskparty_nats::clock::Clock;
 use taskparty_nats::connect::Nats;
 use taskparty_nats::join::Joiner;
+use taskparty_nats::lease::Keeper;
 use taskparty_nats::publish::Publisher;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -30,6 +31,8 @@ pub(crate) struct Node {
     pub(crate) joiner: Joiner,
     pub(crate) clock: Clock,
     pub(crate) live: Live,
+    /// Keeps leases until all is abandoned.
+    pub(crate) keeper: Keeper,
     pub(crate) logs: Logs,
     /// The registry's entry is not true any more and is to be put before its time.
     pub(crate) changed: Notify,

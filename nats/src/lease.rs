@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 pub use self::clock::Uptime;
 pub use self::delivery::Delivery;
-pub use self::keep::Lease;
+pub use self::keep::{Keeper, Lease};
 use crate::publish::{AskError, Publisher, pause};
 
 /// How long one acknowledgement waits for its answer.
@@ -94,7 +94,7 @@ pub async fn term(
 }
 
 /// Still at it (`+WPI`): the lease runs anew from when the server gets this. Tried for up to
-/// `deadline`. [`Lease`] does it by itself.
+/// `deadline`. [`Keeper`] does it by itself.
 ///
 /// # Errors
 /// [`AckError`].

@@ -12,7 +12,7 @@ use taskparty_common::fire::{FireId, Fired, Plan, Skipped, TriggerRequest};
 use taskparty_common::job::Overlap;
 use taskparty_common::outcome::{SkipReason, Trigger, TriggerResult};
 use taskparty_nats::consume::{Pull, PullConfig, Received};
-use taskparty_nats::lease::{self, Delivery, Lease};
+use taskparty_nats::lease::{self, Delivery, Keeper};
 use taskparty_nats::subject::{Bucket, SCHEDULERS};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -76,15 +76,16 @@ impl Triggers {
         let mut reserved = Vec::new();
         let tasks = TaskTracker::new();
         let shutdown = self.firing.shutdown.clone();
+        let keeper = Keeper::start(self.firing.publisher().clone(), &shutdown);
         loop {
             let next = tokio::select! {
                 next = pull.next_slot(&slots, &mut reserved) => next,
                 () = shutdown.cancelled() => break,
             };
             let Ok((received, slot)) = next else { break };
-            let triggers = self.clone();
+            let (triggers, keeper) = (self.clone(), keeper.clone());
             tasks.spawn(async move {
-                triggers.handle(received).await;
+                triggers.handle(received, &keeper).await;
                 drop(slot);
             });
         }
@@ -95,11 +96,10 @@ impl Triggers {
         tasks.wait().await;
     }
 
-    async fn handle(&self, received: Received) {
+    async fn handle(&self, received: Received, keeper: &Keeper) {
         let publisher = self.firing.publisher();
         // It may take longer, as a retry that waits for the lease of the attempt before.
-        let (delivery, shutdown) = (received.delivery.clone(), &self.firing.shutdown);
-        let lease = Lease::keep(publisher.clone(), delivery, HELD, shutdown);
+        let lease = keeper.keep(received.delivery.clone(), HELD);
         let mut retry = false;
         let over = match serde_json::from_slice::<TriggerRequest>(&received.message.payload) {
             Ok(request) if request.backfill.is_some() => {
@@ -115,7 +115,7 @@ impl Triggers {
             }
         };
         drop(lease);
-        if !over && retry && !shutdown.is_cancelled() {
+        if !over && retry && !self.firing.shutdown.is_cancelled() {
             // Too many wait, perhaps: it comes again by itself, when this delivery has lapsed.
             return;
         }

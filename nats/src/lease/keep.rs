@@ -1,56 +1,114 @@
-//! Keeping a lease while work goes on.
+//! Keeping leases while work goes on.
+//!
+//! Most work ends long before its lease is to be renewed. So a lease costs a row of a table that one
+//! task looks at; only one that is renewed has a task of its own, from then on.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{AckError, Answer, Delivery, Uptime, once};
 use crate::publish::Publisher;
 
-/// A lease that is kept by `+WPI` at a third of its length, for as long as this value lives.
+/// Keeps leases by `+WPI` at a third of their length. Cheap to clone; its tasks end when it is gone,
+/// with all its leases.
+#[derive(Debug, Clone)]
+pub struct Keeper {
+    shared: Arc<Shared>,
+    _ends_tasks: Arc<DropGuard>,
+}
+
+/// A lease that is kept for as long as this value lives.
 ///
 /// Dropping it stops the renewals; the message itself must then be acked or handed back.
 #[derive(Debug)]
 pub struct Lease {
-    end: watch::Receiver<Uptime>,
-    _ends_keeper: DropGuard,
+    end: Arc<Mutex<Uptime>>,
+    keeper: Keeper,
+    key: Key,
+}
+
+/// When a lease is to be renewed first, and its number.
+type Key = (Uptime, u64);
+
+#[derive(Debug)]
+struct Shared {
+    publisher: Publisher,
+    stop: CancellationToken,
+    young: Mutex<Young>,
+    /// A lease is to be renewed before the task would look.
+    sooner: Notify,
+}
+
+/// Leases that were not renewed yet.
+#[derive(Debug, Default)]
+struct Young {
+    leases: BTreeMap<Key, Kept>,
+    last_number: u64,
+    /// When the task looks next; none: when it is told to.
+    looks_at: Option<Uptime>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    delivery: Delivery,
+    length: Duration,
+    end: Weak<Mutex<Uptime>>,
+}
+
+fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Keeper {
+    /// One that renews through `publisher`.
+    ///
+    /// `shutdown` ends the renewals: give it a token that outlasts the drain time, so that handlers
+    /// which still run keep their leases.
+    pub fn start(publisher: Publisher, shutdown: &CancellationToken) -> Self {
+        let stop = shutdown.child_token();
+        let shared = Arc::new(Shared {
+            publisher,
+            stop: stop.clone(),
+            young: Mutex::default(),
+            sooner: Notify::new(),
+        });
+        let looking = shared.clone();
+        tokio::spawn(async move { looking.stop.run_until_cancelled(looking.look()).await });
+        Self { shared, _ends_tasks: Arc::new(stop.drop_guard()) }
+    }
+
+    /// Keeps the lease of `delivery`, of `length` (the consumer's ack-wait), received just now.
+    pub fn keep(&self, delivery: Delivery, length: Duration) -> Lease {
+        self.keep_since(delivery, length, Uptime::now())
+    }
+
+    /// As [`Keeper::keep`], for a message that was not sent before `received`. Lost from the start
+    /// when that is longer ago than the lease.
+    pub fn keep_since(&self, delivery: Delivery, length: Duration, received: Uptime) -> Lease {
+        let ends = received.plus(length);
+        let end = Arc::new(Mutex::new(ends));
+        // Some of it may be over already.
+        let wait = period(length).min(ends.left() / 3);
+        let mut young = lock(&self.shared.young);
+        young.last_number += 1;
+        let key = (Uptime::now().plus(wait), young.last_number);
+        young.leases.insert(key, Kept { delivery, length, end: Arc::downgrade(&end) });
+        if young.looks_at.is_none_or(|at| key.0 < at) {
+            self.shared.sooner.notify_one();
+        }
+        drop(young);
+        Lease { end, keeper: self.clone(), key }
+    }
 }
 
 impl Lease {
-    /// Keeps the lease of `delivery`, of `length` (the consumer's ack-wait), received just now.
-    ///
-    /// `shutdown` ends the renewals as dropping does: give it a token that outlasts the drain
-    /// time, so that handlers which still run keep their leases.
-    pub fn keep(
-        publisher: Publisher,
-        delivery: Delivery,
-        length: Duration,
-        shutdown: &CancellationToken,
-    ) -> Self {
-        Self::keep_since(publisher, delivery, length, Uptime::now(), shutdown)
-    }
-
-    /// As [`Lease::keep`], for a message that was not sent before `received`. Lost from the start
-    /// when that is longer ago than the lease.
-    pub fn keep_since(
-        publisher: Publisher,
-        delivery: Delivery,
-        length: Duration,
-        received: Uptime,
-        shutdown: &CancellationToken,
-    ) -> Self {
-        let (sender, end) = watch::channel(received.plus(length));
-        let stop = shutdown.child_token();
-        let keeper = renew(publisher, delivery, length, sender);
-        let stopped = stop.clone();
-        tokio::spawn(async move { stopped.run_until_cancelled(keeper).await });
-        Self { end, _ends_keeper: stop.drop_guard() }
-    }
-
     /// When the lease ends unless it is renewed.
     pub fn ends(&self) -> Uptime {
-        *self.end.borrow()
+        *lock(&self.end)
     }
 
     /// Whether the lease has ended.
@@ -70,45 +128,73 @@ impl Lease {
     }
 }
 
-async fn renew(
-    publisher: Publisher,
-    delivery: Delivery,
-    length: Duration,
-    end: watch::Sender<Uptime>,
-) {
-    let period = (length / 3).max(Duration::from_millis(50));
-    // Some of it may be over already.
-    let mut wait = period.min(end.borrow().left() / 3);
-    loop {
-        Uptime::now().plus(wait).reached().await;
-        let sent = Uptime::now();
-        // On the heap, so that a lease which is never renewed is small: most are not.
-        match Box::pin(once(&publisher, &delivery, Answer::Progress, period)).await {
-            Ok(()) => {
-                // A lease that has ended stays ended: another may hold the message by now.
-                let kept = end.send_if_modified(|end| {
-                    let alive = !end.left().is_zero();
-                    if alive {
-                        *end = sent.plus(length);
-                    }
-                    alive
-                });
-                if !kept {
-                    return;
-                }
-                wait = period;
-            }
-            Err(error) => {
-                if end.borrow().left().is_zero() {
-                    return;
-                }
-                let stream = &delivery.stream;
-                tracing::warn!(%stream, seq = delivery.stream_seq, %error, "A lease was not renewed; trying again.");
-                wait = match error {
-                    AckError::Unconfirmed(_) => (period / 10).min(Duration::from_millis(500)),
-                    AckError::Refused(_) => period,
-                };
+impl Drop for Lease {
+    fn drop(&mut self) {
+        lock(&self.keeper.shared.young).leases.remove(&self.key);
+    }
+}
+
+impl Shared {
+    /// Waits for leases that are to be renewed, and gives each a task.
+    async fn look(self: &Arc<Self>) {
+        loop {
+            let next = self.renew_due();
+            let sooner = self.sooner.notified();
+            match next {
+                Some(at) => tokio::select! {
+                    () = at.reached() => {}
+                    () = sooner => {}
+                },
+                None => sooner.await,
             }
         }
     }
+
+    /// Has renewed what is due; returns when the next one is.
+    fn renew_due(self: &Arc<Self>) -> Option<Uptime> {
+        let now = Uptime::now();
+        let mut young = lock(&self.young);
+        while let Some(first) = young.leases.first_entry().filter(|first| first.key().0 <= now) {
+            let (keeper, kept) = (self.clone(), first.remove());
+            tokio::spawn(async move { keeper.stop.run_until_cancelled(keeper.renew(kept)).await });
+        }
+        young.looks_at = young.leases.first_key_value().map(|((at, _), _)| *at);
+        young.looks_at
+    }
+
+    /// Renews a lease for as long as it lives.
+    async fn renew(&self, Kept { delivery, length, end }: Kept) {
+        let period = period(length);
+        while let Some(ends) = end.upgrade().map(|end| *lock(&end)) {
+            let sent = Uptime::now();
+            let renewed = once(&self.publisher, &delivery, Answer::Progress, period).await;
+            let wait = match renewed {
+                Ok(()) => {
+                    let Some(end) = end.upgrade() else { return };
+                    let mut end = lock(&end);
+                    // A lease that has ended stays ended: another may hold the message by now.
+                    if end.left().is_zero() {
+                        return;
+                    }
+                    *end = sent.plus(length);
+                    period
+                }
+                Err(_) if ends.left().is_zero() => return,
+                Err(error) => {
+                    let stream = &delivery.stream;
+                    tracing::warn!(%stream, seq = delivery.stream_seq, %error, "A lease was not renewed; trying again.");
+                    match error {
+                        AckError::Unconfirmed(_) => (period / 10).min(Duration::from_millis(500)),
+                        AckError::Refused(_) => period,
+                    }
+                }
+            };
+            Uptime::now().plus(wait).reached().await;
+        }
+    }
+}
+
+/// How often a lease of `length` is renewed.
+fn period(length: Duration) -> Duration {
+    (length / 3).max(Duration::from_millis(50))
 }
