@@ -233,8 +233,8 @@ impl Used {
         self.0.iter().map(|(kind, time)| (kind.as_str(), *time))
     }
 
-    /// What each kind used of it for one of `runs`, into `report`.
-    pub(crate) fn tell_a_run(&self, runs: u64, report: &mut Report) {
+    /// Adds each kind's time, divided by `runs`, to `report`.
+    pub(crate) fn report_per_run(&self, runs: u64, report: &mut Report) {
         for (kind, time) in self.each() {
             let each = time.as_secs_f64() * 1e6 / runs as f64;
             report.add(format!("processor a run: {kind}"), each, "us");

@@ -93,7 +93,7 @@ pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
     report.add("runs written", rate, "/s");
     report.add("rows written", rate * rows, "/s");
     report.add("rows a run: itself, its attempt, the alert when it failed", rows, "");
-    bed.used().await.since(&used).tell_a_run(config.runs, &mut report);
+    bed.used().await.since(&used).report_per_run(config.runs, &mut report);
     report.add("failed runs", store.count(RunState::Failed).await? as f64, "");
     site.journal.say("asking");
     for (name, filter) in questions(config.runs, oldest)? {

@@ -94,6 +94,7 @@ pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
     let used = bed.used().await.since(&used);
     drop(bed);
     let after = raw::rate(half, setting, &path).await?;
+    // As many messages each: their times add up.
     let bare = 2.0 / (1.0 / before + 1.0 / after);
     let started = (last_start_us - from.timestamp_micros()) as f64 / 1e6;
     report.add("of the bare messages", runs as f64 / took / bare, "");
@@ -106,6 +107,6 @@ pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
         let share = time.as_secs_f64() / used.total().as_secs_f64() * 100.0;
         report.add(format!("processor: {kind}"), share, "%");
     }
-    used.tell_a_run(runs, &mut report);
+    used.report_per_run(runs, &mut report);
     Ok(report)
 }

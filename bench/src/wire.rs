@@ -59,7 +59,9 @@ impl Run {
             "fired_at": self.time(), "start_by": start_by, "plan": { "total": 1, "attempt": 1 },
             "definition": {
                 "id": self.job, "app": APP, "handler": HANDLER, "overlap": "allow",
-                "schedule": { "fixed_rate": "1s" }, "no_executor_wait": "1h",
+                "schedule": { "fixed_rate": "1s" },
+                // Else the sweep would look for what seems to have waited for minutes.
+                "no_executor_wait": "1h",
             },
         })
     }

@@ -10,7 +10,7 @@ use taskparty_common::priority::Priority;
 use taskparty_nats::clock::Clock;
 use taskparty_nats::connect::Nats;
 use taskparty_nats::join::Joiner;
-use taskparty_nats::lease::Keeper;
+use taskparty_nats::lease::Renewer;
 use taskparty_nats::publish::Publisher;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -32,7 +32,7 @@ pub(crate) struct Node {
     pub(crate) clock: Clock,
     pub(crate) live: Live,
     /// Keeps leases until all is abandoned.
-    pub(crate) keeper: Keeper,
+    pub(crate) renewer: Renewer,
     pub(crate) logs: Logs,
     /// The registry's entry is not true any more and is to be put before its time.
     pub(crate) changed: Notify,

@@ -155,7 +155,7 @@ async fn see_through(node: Arc<Node>, received: Received, slot: Slot) {
 fn keep(node: &Node, delivery: &Delivery, length: Duration, received: Uptime) -> Lease {
     let length = if length.is_zero() { LEASE } else { length.max(SHORTEST_LEASE) };
     let length = length - (length / 20).min(LONGEST_MARGIN);
-    node.keeper.keep_since(delivery.clone(), length, received)
+    node.renewer.keep_since(delivery.clone(), length, received)
 }
 
 /// Why a dispatch is not started at all, if so.

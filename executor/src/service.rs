@@ -15,7 +15,7 @@ use taskparty_common::priority::Priority;
 use taskparty_nats::connect::{Nats, connect_when_up};
 use taskparty_nats::consume::ConsumeError;
 use taskparty_nats::join::{JoinConfig, Joiner};
-use taskparty_nats::lease::Keeper;
+use taskparty_nats::lease::Renewer;
 use taskparty_nats::publish::Publisher;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
@@ -112,7 +112,7 @@ impl Running {
         };
         let phase = Phase::default();
         let abandon = phase.abandoned.clone().drop_guard();
-        let keeper = Keeper::start(publisher.clone(), &phase.abandoned);
+        let renewer = Renewer::start(publisher.clone(), &phase.abandoned);
         let node = Arc::new(Node {
             app: executor.app,
             instance,
@@ -123,7 +123,7 @@ impl Running {
             joiner,
             clock: executor.clock,
             live: Live::default(),
-            keeper,
+            renewer,
             logs,
             changed: Notify::new(),
             attempts: TaskTracker::new(),

@@ -11,7 +11,7 @@
 
 mod clock;
 mod delivery;
-mod keep;
+mod renew;
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 pub use self::clock::Uptime;
 pub use self::delivery::Delivery;
-pub use self::keep::{Keeper, Lease};
+pub use self::renew::{Lease, Renewer};
 use crate::publish::{AskError, Publisher, pause};
 
 /// How long one acknowledgement waits for its answer.
@@ -94,7 +94,7 @@ pub async fn term(
 }
 
 /// Still at it (`+WPI`): the lease runs anew from when the server gets this. Tried for up to
-/// `deadline`. [`Keeper`] does it by itself.
+/// `deadline`. [`Renewer`] does it by itself.
 ///
 /// # Errors
 /// [`AckError`].

@@ -12,7 +12,7 @@ use taskparty_common::fire::{FireId, Fired, Plan, Skipped, TriggerRequest};
 use taskparty_common::job::Overlap;
 use taskparty_common::outcome::{SkipReason, Trigger, TriggerResult};
 use taskparty_nats::consume::{Pull, PullConfig, Received};
-use taskparty_nats::lease::{self, Delivery, Keeper};
+use taskparty_nats::lease::{self, Delivery, Renewer};
 use taskparty_nats::subject::{Bucket, SCHEDULERS};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -76,16 +76,16 @@ impl Triggers {
         let mut reserved = Vec::new();
         let tasks = TaskTracker::new();
         let shutdown = self.firing.shutdown.clone();
-        let keeper = Keeper::start(self.firing.publisher().clone(), &shutdown);
+        let renewer = Renewer::start(self.firing.publisher().clone(), &shutdown);
         loop {
             let next = tokio::select! {
                 next = pull.next_slot(&slots, &mut reserved) => next,
                 () = shutdown.cancelled() => break,
             };
             let Ok((received, slot)) = next else { break };
-            let (triggers, keeper) = (self.clone(), keeper.clone());
+            let (triggers, renewer) = (self.clone(), renewer.clone());
             tasks.spawn(async move {
-                triggers.handle(received, &keeper).await;
+                triggers.handle(received, &renewer).await;
                 drop(slot);
             });
         }
@@ -96,10 +96,10 @@ impl Triggers {
         tasks.wait().await;
     }
 
-    async fn handle(&self, received: Received, keeper: &Keeper) {
+    async fn handle(&self, received: Received, renewer: &Renewer) {
         let publisher = self.firing.publisher();
         // It may take longer, as a retry that waits for the lease of the attempt before.
-        let lease = keeper.keep(received.delivery.clone(), HELD);
+        let lease = renewer.keep(received.delivery.clone(), HELD);
         let mut retry = false;
         let over = match serde_json::from_slice::<TriggerRequest>(&received.message.payload) {
             Ok(request) if request.backfill.is_some() => {

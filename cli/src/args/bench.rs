@@ -85,7 +85,8 @@ pub(crate) enum BenchCommand {
         /// How many runs.
         #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
         runs: u64,
-        /// So many further runs are fired before a run's result comes: with many, each is written twice.
+        /// How many more runs are fired before a run's result comes. With more than are written in 250 ms
+        /// each run is written twice.
         #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
         apart: u64,
         #[command(flatten)]

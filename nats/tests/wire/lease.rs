@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use taskparty_nats::consume::{Pull, PullConfig};
-use taskparty_nats::lease::{self, AckError, Keeper};
+use taskparty_nats::lease::{self, AckError, Renewer};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{
@@ -60,8 +60,8 @@ async fn a_lease_is_kept_while_work_goes_on() {
     publish(&publisher, "work.a", ["1".into()]).await;
     let mut pull = pull(&nats);
     let delivery = soon(pull.next(1)).await.unwrap().delivery;
-    let keeper = Keeper::start(publisher.clone(), &CancellationToken::new());
-    let lease = keeper.keep(delivery.clone(), length);
+    let renewer = Renewer::start(publisher.clone(), &CancellationToken::new());
+    let lease = renewer.keep(delivery.clone(), length);
     let again = tokio::time::timeout(length * 3, async {
         tokio::select! {
             again = pull.next(1) => format!("delivered again: {:?}", again.unwrap().delivery),
@@ -85,8 +85,8 @@ async fn a_lease_that_cannot_be_renewed_is_lost_and_stays_lost() {
     let publisher = publisher(&nats).await;
     publish(&publisher, "work.a", ["1".into()]).await;
     let delivery = soon(pull(&nats).next(1)).await.unwrap().delivery;
-    let keeper = Keeper::start(publisher, &CancellationToken::new());
-    let lease = keeper.keep(delivery, length);
+    let renewer = Renewer::start(publisher, &CancellationToken::new());
+    let lease = renewer.keep(delivery, length);
     let first_end = lease.ends();
     until("a renewal", async || lease.ends() > first_end).await;
     server.pause().unwrap();

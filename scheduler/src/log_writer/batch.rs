@@ -16,13 +16,14 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use taskparty_nats::fail_point;
 use tokio::sync::{Mutex as AsyncMutex, MutexGuard};
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::event::Line;
 use super::ids;
-use super::open::OpenRuns;
 use super::policy::{self, Policies, Policy};
 use super::transition::{self, Effect, Event, Setting};
+use super::unfinished::Unfinished;
 use crate::store::{
     AlertPart, Attempt, Decision, Definition, Digest, Run, SetAside, Store, StoreError, Tx,
 };
@@ -32,9 +33,12 @@ use crate::store::{
 pub(super) struct Writer {
     store: Store,
     policies: Arc<Mutex<Policies>>,
-    open: Arc<AsyncMutex<OpenRuns>>,
+    unfinished: Arc<AsyncMutex<Unfinished>>,
     lease: Duration,
 }
+
+/// How long a batch waits for the one before it, as a sweep's, until that counts as an outage.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Events to write together. Cheap to write again.
 #[derive(Debug)]
@@ -46,8 +50,8 @@ pub(super) struct Batch {
 impl Batch {
     /// `lines` to write, and `aside` to set aside.
     pub(super) fn new(mut lines: Vec<Line>, aside: Vec<SetAside>) -> Self {
-        // In the order of runs, so that two writers would never wait for each other; within a run
-        // in the order in which things came.
+        // In the order of runs, so that two writers would never wait for each other, and that all of a run
+        // stands together; within a run in the order in which things came.
         lines.sort_by_key(|line| line.event.run());
         Self { lines: lines.into(), aside: aside.into() }
     }
@@ -81,12 +85,14 @@ impl Written {
 impl Writer {
     pub(super) fn new(store: Store, lease: Duration) -> Self {
         let policies = Arc::new(Mutex::new(policy::policies()));
-        Self { store, policies, open: Arc::default(), lease }
+        Self { store, policies, unfinished: Arc::default(), lease }
     }
 
     /// The runs that were written and have not ended.
-    pub(super) async fn open_runs(&self) -> MutexGuard<'_, OpenRuns> {
-        self.open.lock().await
+    ///
+    /// None while they are at work on: it is not known then.
+    pub(super) fn unfinished(&self) -> Option<MutexGuard<'_, Unfinished>> {
+        self.unfinished.try_lock().ok()
     }
 
     /// The policy of this digest, when it is in memory.
@@ -148,26 +154,30 @@ impl Writer {
         aside: Arc<[SetAside]>,
     ) -> Result<Written, StoreError> {
         let (policies, lease) = (self.policies.clone(), self.lease);
-        let mut kept = self.open.lock().await;
-        let mut open = std::mem::take(&mut *kept);
-        let (written, fresh, open) = self
+        // The transaction holds it, so that another one waits even when nobody waits for this one.
+        let place = timeout(PATIENCE, self.unfinished.clone().lock_owned()).await;
+        let mut place = place.map_err(|_| sqlx::Error::PoolTimedOut)?;
+        let (written, fresh, mut place, unfinished) = self
             .store
             .write(move |mut tx| {
                 async move {
-                    open.check(tx.version().await?);
-                    let work = Work::load(&mut tx, &lines, &policies, &mut open).await?;
+                    // Taken out: when the transaction fails none are left that the store may not have.
+                    let mut unfinished = std::mem::take(&mut *place);
+                    unfinished.check(tx.version().await?);
+                    let work = Work::load(&mut tx, &lines, &policies, &mut unfinished).await?;
                     let mut done = work.apply(&lines, lease);
                     let written = done.save(&mut tx, &aside).await?;
                     fail_point!("log_writer.before_commit");
-                    let written_runs = done.runs.drain(..).filter(|(_, effect)| effect.run);
-                    written_runs.for_each(|(run, _)| open.keep(run));
-                    Ok((written, done.fresh, open))
+                    for worked in done.runs.drain(..).filter(Worked::is_stored) {
+                        unfinished.keep(worked.run);
+                    }
+                    Ok((written, done.fresh, place, unfinished))
                 }
                 .boxed()
             })
             .await?;
-        *kept = open;
-        drop(kept);
+        *place = unfinished;
+        drop(place);
         // Only now is it certain that the definitions are kept.
         let mut policies = self.policies.lock().unwrap_or_else(PoisonError::into_inner);
         for (digest, policy) in fresh {
@@ -185,10 +195,29 @@ struct Work {
     fresh: Vec<(Digest, Arc<Policy>)>,
 }
 
+/// A run that was worked on.
+struct Worked {
+    run: Run,
+    effect: Effect,
+    /// But for its effect it is as the store has it.
+    stored: bool,
+}
+
+impl Worked {
+    fn on(run: Run, stored: bool) -> Self {
+        Self { run, effect: Effect::default(), stored }
+    }
+
+    /// When its effect is saved it is as the store has it.
+    fn is_stored(&self) -> bool {
+        self.stored || self.effect.run
+    }
+}
+
 /// What it has made of it.
 struct Done {
-    /// In their order.
-    runs: Vec<(Run, Effect)>,
+    /// In the order of the lines, which is that of runs: the last one is the run at hand.
+    runs: Vec<Worked>,
     definitions: Vec<Definition>,
     fresh: Vec<(Digest, Arc<Policy>)>,
     aside: Vec<SetAside>,
@@ -200,20 +229,18 @@ impl Work {
         tx: &mut Tx<'_>,
         lines: &[Line],
         kept: &Mutex<Policies>,
-        open: &mut OpenRuns,
+        unfinished: &mut Unfinished,
     ) -> Result<Self, StoreError> {
         let mut ids: Vec<Uuid> = lines.iter().map(|line| line.event.run()).collect();
         ids.dedup();
-        let mut known = Vec::with_capacity(ids.len());
-        ids.retain(|id| match open.take(id) {
-            Some(run) => {
-                known.push((*id, run));
-                false
+        let (mut runs, mut unread) = (HashMap::with_capacity(ids.len()), Vec::new());
+        for id in ids {
+            match unfinished.take(&id) {
+                Some(run) => drop(runs.insert(id, run)),
+                None => unread.push(id),
             }
-            None => true,
-        });
-        let mut runs = tx.runs(&ids).await?;
-        runs.extend(known);
+        }
+        runs.extend(tx.runs(&unread).await?);
         let mut work =
             Self { runs, policies: HashMap::new(), definitions: Vec::new(), fresh: Vec::new() };
         let missing = work.gather(lines, kept);
@@ -274,9 +301,9 @@ impl Work {
             let id = line.event.run();
             // All that is about a run stands together.
             if let Some(run) = self.runs.remove(&id) {
-                done.runs.push((run, Effect::default()));
+                done.runs.push(Worked::on(run, true));
             }
-            let known = done.runs.last().map(|(run, _)| run).filter(|run| run.id == id);
+            let known = done.runs.last().map(|worked| &worked.run).filter(|run| run.id == id);
             if let Some(reason) = stranger(known, line) {
                 done.aside.push(line.set_aside(reason));
                 continue;
@@ -285,11 +312,12 @@ impl Work {
                 // Only events that name their job make a run known.
                 let Some(job) = line.event.job() else { continue };
                 let run = transition::unknown(id, job.clone(), line.app.clone());
-                done.runs.push((run, Effect::default()));
+                done.runs.push(Worked::on(run, false));
             }
-            let Some((run, effect)) = done.runs.last_mut() else { continue };
+            let Some(Worked { run, effect, stored }) = done.runs.last_mut() else { continue };
             if only_planned(run) && !matches!(line.event, Event::Scheduled(_) | Event::Asked(_)) {
                 // The job may have got another app since its trigger was taken.
+                *stored &= run.app == line.app;
                 run.app = line.app.clone();
             }
             let digest = match (&run.fired, &line.event) {
@@ -338,7 +366,7 @@ impl Done {
         let mut attempts: Vec<(Uuid, (u32, u32), &Attempt)> = Vec::new();
         let mut decisions: Vec<Decision> = Vec::new();
         let mut reset = Vec::new();
-        for (run, effect) in &self.runs {
+        for Worked { run, effect, .. } in &self.runs {
             if effect.run {
                 runs.push(run);
             }

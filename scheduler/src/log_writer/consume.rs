@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::Parts;
 use super::batch::{Batch, Written};
 use super::event;
-use super::halves::{Halves, Part};
+use super::halves::{Arrived, Halves};
 use super::outage::Outage;
 use super::transition::Event;
 use crate::store::SetAside;
@@ -27,6 +27,9 @@ const IDLE: Duration = Duration::from_secs(1);
 
 /// Bytes of messages that may be on this side at once, about.
 const BYTES: usize = 16 << 20;
+
+/// How often what is held is kept from redelivery: the consumer's ack-wait is 30 s.
+const KEEP: Duration = Duration::from_secs(10);
 
 /// The fewest messages that are asked for, however large they are.
 const FEWEST: usize = 16;
@@ -56,7 +59,7 @@ pub(super) async fn run(parts: &Parts, stop: &CancellationToken) {
             break given_up;
         }
     };
-    given_up.extend(halves.take().into_iter().map(|part| part.message));
+    given_up.extend(halves.take_all().into_iter().map(|part| part.message));
     // Else whoever writes next waits for them as long as for a writer that died. Only when nothing is
     // asked for any more: they would come back to this one, which is gone.
     let arrived = pull.stop().await;
@@ -69,7 +72,7 @@ pub(super) async fn run(parts: &Parts, stop: &CancellationToken) {
 #[derive(Default)]
 struct Gathered {
     messages: Vec<Arc<Received>>,
-    parts: Vec<Part<Received>>,
+    arrived: Vec<Arrived<Received>>,
     aside: Vec<SetAside>,
 }
 
@@ -108,9 +111,9 @@ async fn gather(
                 &mut lines,
                 &mut batch.aside,
             );
-            let (message, at) = (Arc::new(received), Instant::now());
-            let part = |line| Part { line, message: message.clone(), at };
-            batch.parts.extend(lines.drain(..).map(part));
+            let (bytes, message, at) = (payload.len(), Arc::new(received), Instant::now());
+            let arrived = |line| Arrived { line, message: message.clone(), bytes, at };
+            batch.arrived.extend(lines.drain(..).map(arrived));
             batch.messages.push(message);
         }
         if batch.messages.is_empty() {
@@ -118,7 +121,7 @@ async fn gather(
         }
         let end = *end.get_or_insert_with(|| Instant::now() + parts.config.batch_wait);
         wait = end.saturating_duration_since(Instant::now());
-        let full = batch.parts.len() >= parts.config.batch_events || bytes >= BYTES / 2;
+        let full = batch.arrived.len() >= parts.config.batch_events || bytes >= BYTES / 2;
         if full || wait.is_zero() {
             return Open::Yes;
         }
@@ -130,77 +133,84 @@ fn room_for(batch: &Gathered, events: usize) -> usize {
     let messages = batch.messages.len().max(1);
     let bytes: usize = batch.messages.iter().map(|received| received.message.payload.len()).sum();
     let by_size = BYTES / 2 / (bytes / messages).max(1);
-    let by_events = events / (batch.parts.len() / messages).max(1);
+    let by_events = events / (batch.arrived.len() / messages).max(1);
     by_size.min(by_events).clamp(FEWEST, events.max(FEWEST))
 }
 
-/// Writes what is whole of a batch and of `halves`, however long SQL takes to work again; the messages
-/// that it was to write when it had to be given up.
+/// Writes what is whole of a batch and of `halves`, and acks it, however long SQL takes to work again.
+///
+/// # Errors
+/// The messages that it was to write, when `stop` came during an outage.
 async fn write(
     parts: &Parts,
     batch: Gathered,
     halves: &mut Halves<Received>,
     stop: &CancellationToken,
 ) -> Result<(), Vec<Arc<Received>>> {
-    let Gathered { mut messages, parts: new, aside } = batch;
+    let Gathered { mut messages, arrived: new, aside } = batch;
     let pending = messages.last().map(|received| received.delivery.pending);
     let whole = {
-        let open = parts.writer.open_runs().await;
-        halves.sort(new, Instant::now(), |run| open.has(&run))
+        let unfinished = parts.writer.unfinished();
+        let is_kept = |run| unfinished.as_ref().is_some_and(|unfinished| unfinished.has(&run));
+        halves.admit(new, Instant::now(), is_kept)
     };
     let (lines, theirs): (Vec<_>, Vec<_>) =
         whole.into_iter().map(|part| (part.line, part.message)).unzip();
     messages.extend(theirs);
+    if let Some(pending) = pending {
+        parts.status.update(|status| status.pending = pending);
+    }
     let asked = lines.iter().any(|line| matches!(line.event, Event::Asked(_)));
     let batch = Batch::new(lines, aside);
     let mut outage = Outage::default();
     let mut kept_at = Instant::now();
     let written = loop {
         if batch.is_empty() {
-            break Written::default();
+            break None;
         }
         let error = match parts.writer.write(&batch).await {
-            Ok(written) => break written,
+            Ok(written) => break Some(written),
             Err(error) => error,
         };
         let pause = outage.met(&error, parts);
         if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
             return Err(messages);
         }
-        if kept_at.elapsed() >= parts.config.lease / 3 {
+        if kept_at.elapsed() >= KEEP {
             kept_at = Instant::now();
-            let held = halves.parts().iter().map(|part| &part.message).chain(&messages);
-            let mut held: Vec<&Arc<Received>> = held.collect();
-            held.sort_unstable_by_key(|received| received.delivery.stream_seq);
-            held.dedup_by_key(|received| received.delivery.stream_seq);
-            for received in held {
-                answer(parts, received, b"+WPI").await;
-            }
+            keep_from_redelivery(parts, halves.messages().chain(&messages).collect()).await;
         }
     };
     outage.over(parts);
     fail_point!("log_writer.after_commit");
-    drop(batch);
+    // Those of which no line waits any more: nobody else has them.
     for received in messages.into_iter().filter_map(Arc::into_inner) {
         answer(parts, &received, b"+ACK").await;
     }
     if asked {
         parts.asked.notify_one();
     }
-    note(parts, pending, &written);
+    if let Some(written) = written {
+        note(parts, &written);
+    }
     Ok(())
 }
 
-fn note(parts: &Parts, pending: Option<u64>, written: &Written) {
+/// Begins the leases of these anew; some may be there more than once.
+async fn keep_from_redelivery(parts: &Parts, mut held: Vec<&Arc<Received>>) {
+    held.sort_unstable_by_key(|received| received.delivery.stream_seq);
+    held.dedup_by_key(|received| received.delivery.stream_seq);
+    for received in held {
+        answer(parts, received, b"+WPI").await;
+    }
+}
+
+fn note(parts: &Parts, written: &Written) {
     if written.decisions > 0 {
         parts.decided.notify_one();
     }
-    if written == &Written::default() {
-        return;
-    }
     let now = parts.clock.now();
     parts.status.update(|status| {
-        status.pending = pending.unwrap_or(status.pending);
         status.batches += 1;
         status.events += written.events as u64;
         status.set_aside += written.set_aside as u64;

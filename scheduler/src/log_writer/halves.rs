@@ -1,8 +1,9 @@
 //! Lines that wait a little for the rest of their run.
 //!
 //! When much is under way, a run's fired record and its result come a hundred milliseconds apart, in
-//! different batches, and writing a run twice costs twice as much. So while batches are large, a line
-//! whose other half has not come waits for it, for at most [`LONGEST`]. At rest nothing waits.
+//! different batches, and writing a run twice costs twice as much. So while batches are large, a fired
+//! record waits for the run's first result, a result for the fired record, and what says that a handler
+//! is at work for either, for about [`LONGEST`]. Nothing else waits; and at rest nothing does.
 //!
 //! *Invariant: a message is given back, to be acked, with the last of its lines, and not earlier.*
 
@@ -10,26 +11,34 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use taskparty_common::dispatch::ResultRecord;
+use taskparty_common::outcome::TriggerResult;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::event::Line;
 use super::transition::Event;
 
-/// The longest that a line waits.
+/// The longest that a line waits, beside what the batch before it takes.
 const LONGEST: Duration = Duration::from_millis(250);
 
 /// With so many new lines at once there is much under way.
 const BUSY: usize = 200;
 
-/// The most lines that wait; with more, all are written.
-const MOST: usize = 8192;
+/// The most lines that wait; with more, all are written. Each may be a message: with a batch they stay
+/// below the consumer's `max_ack_pending`, past which nothing more is delivered.
+const MOST: usize = 4096;
+
+/// The most bytes of the messages of lines that wait, likewise.
+const MOST_BYTES: usize = 8 << 20;
 
 /// A line, and the message that it came in.
 #[derive(Debug)]
-pub(super) struct Part<M> {
+pub(super) struct Arrived<M> {
     pub(super) line: Line,
     pub(super) message: Arc<M>,
+    /// Those of the message.
+    pub(super) bytes: usize,
     /// When it came.
     pub(super) at: Instant,
 }
@@ -37,12 +46,12 @@ pub(super) struct Part<M> {
 /// Lines that wait, in the order in which they came.
 #[derive(Debug)]
 pub(super) struct Halves<M> {
-    parts: Vec<Part<M>>,
+    waiting: Vec<Arrived<M>>,
 }
 
 impl<M> Default for Halves<M> {
     fn default() -> Self {
-        Self { parts: Vec::new() }
+        Self { waiting: Vec::new() }
     }
 }
 
@@ -57,62 +66,81 @@ struct Seen {
 }
 
 impl Seen {
-    fn absorb<M>(&mut self, part: &Part<M>, now: Instant) {
-        match part.line.event {
-            Event::Fired(..) => self.fired = true,
+    fn absorb<M>(&mut self, one: &Arrived<M>, now: Instant) {
+        match one.line.event {
+            Event::Fired(ref fired, _) if fired.result == TriggerResult::Dispatched => {
+                self.fired = true;
+            }
+            // Its fired record has been here long ago.
+            Event::Result(ref result) if took_long(result) => self.other = true,
             Event::Result(_) => self.result = true,
             Event::Started(_) => {}
-            Event::Scheduled(_) | Event::Progress(_) | Event::Asked(_) | Event::Sweep(_) => {
-                self.other = true;
-            }
+            Event::Fired(..)
+            | Event::Scheduled(_)
+            | Event::Progress(_)
+            | Event::Asked(_)
+            | Event::Sweep(_) => self.other = true,
         }
-        self.late |= now >= part.at + LONGEST;
+        self.late |= now >= one.at + LONGEST;
     }
 
-    /// Nothing is to be waited for, of a run that is `written` already or not.
-    fn is_whole(self, written: bool) -> bool {
-        self.other || self.late || (self.result && (self.fired || written))
+    /// Nothing is to be waited for, of a run whose first half is `kept`, or is not.
+    fn is_whole(self, kept: bool) -> bool {
+        self.other || self.late || (self.result && (self.fired || kept))
     }
+}
+
+/// Whether the handler took longer than anything waits.
+fn took_long(result: &ResultRecord) -> bool {
+    let took = result.started_at.map(|started| result.finished_at - started);
+    took.is_some_and(|took| took.to_std().is_ok_and(|took| took > LONGEST))
 }
 
 impl<M> Halves<M> {
     /// When the first of those that wait is to be written.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.parts.first().map(|part| part.at + LONGEST)
+        self.waiting.first().map(|one| one.at + LONGEST)
     }
 
-    /// Those that wait.
-    pub(super) fn parts(&self) -> &[Part<M>] {
-        &self.parts
+    /// The messages of those that wait; one more than once, perhaps.
+    pub(super) fn messages(&self) -> impl Iterator<Item = &Arc<M>> {
+        self.waiting.iter().map(|one| &one.message)
     }
 
-    /// Takes in what has come, and returns what is to be written at `now`; `written` says whether
-    /// something of a run has been.
-    pub(super) fn sort(
+    /// Takes in what has come, and returns what is to be written at `now`. `is_kept` says whether the
+    /// first half of a run is written and need not be read to add the other: where that was forgotten, a
+    /// result waits in vain.
+    pub(super) fn admit(
         &mut self,
-        new: Vec<Part<M>>,
+        new: Vec<Arrived<M>>,
         now: Instant,
-        written: impl Fn(Uuid) -> bool,
-    ) -> Vec<Part<M>> {
+        is_kept: impl Fn(Uuid) -> bool,
+    ) -> Vec<Arrived<M>> {
         let busy = new.len() >= BUSY;
-        self.parts.extend(new);
-        if !busy || self.parts.len() > MOST {
-            return std::mem::take(&mut self.parts);
+        self.waiting.extend(new);
+        if !busy || self.waiting.len() > MOST || self.bytes() > MOST_BYTES {
+            return self.take_all();
         }
-        let mut seen: HashMap<Uuid, Seen> = HashMap::with_capacity(self.parts.len());
-        for part in &self.parts {
-            seen.entry(part.line.event.run()).or_default().absorb(part, now);
+        let mut seen: HashMap<Uuid, Seen> = HashMap::with_capacity(self.waiting.len());
+        for one in &self.waiting {
+            seen.entry(one.line.event.run()).or_default().absorb(one, now);
         }
-        let whole = |part: &mut Part<M>| {
-            let run = part.line.event.run();
-            seen.get(&run).is_none_or(|seen| seen.is_whole(written(run)))
+        let whole = |one: &mut Arrived<M>| {
+            let run = one.line.event.run();
+            seen.get(&run).is_none_or(|seen| seen.is_whole(is_kept(run)))
         };
-        self.parts.extract_if(.., whole).collect()
+        self.waiting.extract_if(.., whole).collect()
+    }
+
+    /// Of the messages of those that wait. The lines of a message are neighbours.
+    fn bytes(&self) -> usize {
+        let messages = self.waiting.chunk_by(|one, next| Arc::ptr_eq(&one.message, &next.message));
+        messages.filter_map(|lines| lines.first()).map(|one| one.bytes).sum()
     }
 
     /// All that wait.
-    pub(super) fn take(&mut self) -> Vec<Part<M>> {
-        std::mem::take(&mut self.parts)
+    pub(super) fn take_all(&mut self) -> Vec<Arrived<M>> {
+        std::mem::take(&mut self.waiting)
     }
 }
 
@@ -127,7 +155,7 @@ mod tests {
     use taskparty_nats::subject::Names;
 
     /// A message of these lines, which are about run `n`: `f`ired, `r`esult, `s`tarted, `p`rogress.
-    fn message(lines: &[(char, u128)], at: Instant) -> (Arc<()>, Vec<Part<()>>) {
+    fn message(lines: &[(char, u128)], at: Instant) -> (Arc<()>, Vec<Arrived<()>>) {
         let message = Arc::new(());
         let part = |&(kind, n): &(char, u128)| {
             let run = Uuid::from_u128(n);
@@ -168,19 +196,19 @@ mod tests {
                 &mut aside,
             );
             assert!(aside.is_empty(), "{}", aside[0].reason);
-            Part { line: lines.remove(0), message: message.clone(), at }
+            Arrived { line: lines.remove(0), message: message.clone(), bytes: 100, at }
         };
         let parts = lines.iter().map(part).collect();
         (message, parts)
     }
 
     /// So many runs that are whole: there is much under way.
-    fn crowd(at: Instant) -> Vec<Part<()>> {
+    fn crowd(at: Instant) -> Vec<Arrived<()>> {
         let lines: Vec<_> = (1000..1100).flat_map(|n| [('f', n), ('r', n)]).collect();
         message(&lines, at).1
     }
 
-    fn runs(parts: &[Part<()>]) -> HashSet<u128> {
+    fn runs(parts: &[Arrived<()>]) -> HashSet<u128> {
         let runs = parts.iter().map(|part| part.line.event.run().as_u128());
         runs.filter(|run| *run < 1000).collect()
     }
@@ -190,7 +218,7 @@ mod tests {
         let now = Instant::now();
         let mut halves = Halves::default();
         let (_, parts) = message(&[('f', 1), ('f', 2), ('r', 3)], now);
-        assert_eq!(halves.sort(parts, now, |_| false).len(), 3);
+        assert_eq!(halves.admit(parts, now, |_| false).len(), 3);
         assert_eq!(halves.due(), None);
     }
 
@@ -201,7 +229,7 @@ mod tests {
         let (_, mut parts) =
             message(&[('f', 1), ('f', 2), ('r', 3), ('s', 4), ('p', 5), ('r', 6)], now);
         parts.extend(crowd(now));
-        let written = halves.sort(parts, now, |run| run.as_u128() == 6);
+        let written = halves.admit(parts, now, |run| run.as_u128() == 6);
         assert_eq!(
             runs(&written),
             [5, 6].into(),
@@ -210,12 +238,12 @@ mod tests {
         let later = now + LONGEST / 2;
         let (_, mut parts) = message(&[('r', 1), ('f', 3)], later);
         parts.extend(crowd(later));
-        let written = halves.sort(parts, later, |_| false);
+        let written = halves.admit(parts, later, |_| false);
         assert_eq!(runs(&written), [1, 3].into());
         let order: Vec<_> = written.iter().map(|part| part.line.event.run().as_u128()).collect();
         assert_eq!(order[..2], [1, 3], "those that waited come first");
         assert_eq!(halves.due(), Some(now + LONGEST));
-        let written = halves.sort(crowd(now + LONGEST), now + LONGEST, |_| false);
+        let written = halves.admit(crowd(now + LONGEST), now + LONGEST, |_| false);
         assert_eq!(runs(&written), [2, 4].into());
         assert_eq!(halves.due(), None);
     }
@@ -226,8 +254,8 @@ mod tests {
         let mut halves = Halves::default();
         let (_, mut parts) = message(&[('f', 1)], now);
         parts.extend(crowd(now));
-        assert!(runs(&halves.sort(parts, now, |_| false)).is_empty());
-        assert_eq!(runs(&halves.sort(Vec::new(), now, |_| false)), [1].into());
+        assert!(runs(&halves.admit(parts, now, |_| false)).is_empty());
+        assert_eq!(runs(&halves.admit(Vec::new(), now, |_| false)), [1].into());
     }
 
     #[test]
@@ -236,7 +264,7 @@ mod tests {
         let mut halves = Halves::default();
         let lines: Vec<_> = (0..=MOST as u128).map(|n| ('f', n)).collect();
         let all = message(&lines, now).1;
-        assert_eq!(halves.sort(all, now, |_| false).len(), MOST + 1);
+        assert_eq!(halves.admit(all, now, |_| false).len(), MOST + 1);
     }
 
     #[test]
@@ -245,11 +273,10 @@ mod tests {
         let mut halves = Halves::default();
         let (message, mut parts) = message(&[('f', 1), ('r', 1), ('f', 2)], now);
         parts.extend(crowd(now));
-        let mut own = Some(message);
-        drop(halves.sort(parts, now, |_| false));
-        let left = own.take().map(|message| Arc::strong_count(&message));
-        assert_eq!(left, Some(2), "a line of it waits");
-        let rest = halves.take();
+        drop(halves.admit(parts, now, |_| false));
+        assert_eq!(Arc::strong_count(&message), 2, "a line of it waits");
+        drop(message);
+        let rest = halves.take_all();
         let gone = rest.into_iter().filter_map(|part| Arc::into_inner(part.message)).count();
         assert_eq!(gone, 1);
     }

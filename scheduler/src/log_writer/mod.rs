@@ -12,7 +12,7 @@
 //! | --- | --- |
 //! | `transition` | the pure core: run and event to run and decisions |
 //! | `event`, `batch` | messages to events; a batch in one transaction |
-//! | `open`, `recent` | what the next batch need not read |
+//! | `unfinished`, `recent` | what the next batch need not read |
 //! | `consume`, `halves` | pulling, holding while SQL is down, acking; what waits for the rest of its run |
 //! | `outbox` | publishing decisions |
 //! | `stop` | runs that are to stop, asked again until they have |
@@ -26,7 +26,6 @@ mod event;
 mod follow;
 mod halves;
 mod ids;
-mod open;
 mod outage;
 mod outbox;
 pub mod policy;
@@ -36,6 +35,7 @@ mod stop;
 mod sweep;
 mod term;
 pub mod transition;
+mod unfinished;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -8,7 +8,7 @@ use std::hash::Hash;
 #[derive(Debug)]
 pub(super) struct Recent<K, V> {
     /// What is put between two turns may weigh so much.
-    limit: usize,
+    turn_at: usize,
     weigh: fn(&V) -> usize,
     /// What was put since the last turn weighs so much.
     weight: usize,
@@ -19,16 +19,17 @@ pub(super) struct Recent<K, V> {
 impl<K: Eq + Hash + Copy, V> Recent<K, V> {
     /// None yet; they may weigh `limit` together.
     pub(super) fn new(limit: usize, weigh: fn(&V) -> usize) -> Self {
-        let (recent, older) = Default::default();
-        Self { limit: limit / 2, weigh, weight: 0, recent, older }
+        let (recent, older) = (HashMap::new(), HashMap::new());
+        Self { turn_at: limit / 2, weigh, weight: 0, recent, older }
     }
 
     /// Keeps a value.
     pub(super) fn put(&mut self, key: K, value: V) {
-        if self.weight >= self.limit {
+        if self.weight >= self.turn_at {
             self.older = std::mem::take(&mut self.recent);
             self.weight = 0;
         }
+        self.take(&key);
         self.weight += (self.weigh)(&value);
         self.recent.insert(key, value);
     }
@@ -53,7 +54,9 @@ impl<K: Eq + Hash + Copy, V> Recent<K, V> {
 
     /// The value of `key`, if it is there, for good.
     pub(super) fn take(&mut self, key: &K) -> Option<V> {
-        self.recent.remove(key).or_else(|| self.older.remove(key))
+        let Some(value) = self.recent.remove(key) else { return self.older.remove(key) };
+        self.weight -= (self.weigh)(&value);
+        Some(value)
     }
 }
 
@@ -72,5 +75,14 @@ mod tests {
         assert!(kept.recent.len() + kept.older.len() <= 500 + 1);
         assert_eq!((kept.get(&2999), kept.get(&1)), (Some(2999), None));
         assert_eq!((kept.take(&0), kept.take(&0)), (Some(7), None));
+    }
+
+    #[test]
+    fn what_was_put_before_does_not_come_back() {
+        let mut kept = Recent::new(2, |_: &u32| 1);
+        for value in [1, 2, 3] {
+            kept.put(0, value);
+        }
+        assert_eq!((kept.take(&0), kept.take(&0)), (Some(3), None));
     }
 }

@@ -28,7 +28,8 @@ impl Identity {
     /// Whether `path` still names this file.
     ///
     /// # Errors
-    /// An outage: putting the file back mends it.
+    /// [`sqlx::Error::Io`], which [`StoreError`](super::StoreError) takes for an outage: putting the file back
+    /// mends it.
     pub(super) fn check(self, path: &Path) -> Result<(), sqlx::Error> {
         if Self::of(path)? == self {
             return Ok(());

@@ -183,8 +183,8 @@ pub(crate) struct Tx<'t> {
     connected: u64,
 }
 
-/// What a store holds, as far as anybody else can have changed it: two transactions of this process
-/// find the same version when nobody else has written in between.
+/// What a store holds, as far as others can have changed it: two transactions of this process find the
+/// same version when no other connection has written in between. What this process writes does not show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Version {
     /// How often this process has connected to write.

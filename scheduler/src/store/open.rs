@@ -109,7 +109,8 @@ pub(super) async fn open(path: &Path) -> Result<Opened, StoreError> {
     let id = id_of(&writer).await?;
     let identity = Identity::of(path)?;
     let whose = path.to_owned();
-    // All connect now: later it may be another file that is there, which is not ours to read or change.
+    let to_read = options.pragma("query_only", "1").pragma("cache_size", "-8192");
+    // All connect now, and change nothing: later it may be another file that is there, which is not ours.
     let readers = SqlitePoolOptions::new()
         .min_connections(READERS)
         .max_connections(READERS)
@@ -117,7 +118,11 @@ pub(super) async fn open(path: &Path) -> Result<Opened, StoreError> {
         .max_lifetime(None)
         .acquire_timeout(ACQUIRE)
         .after_connect(move |_, _| Box::pin(std::future::ready(identity.check(&whose))));
-    let readers = connect(path, readers, options.pragma("query_only", "1")).await?;
+    let readers = connect(path, readers, to_read).await?;
+    // The pool may still be at the last of them.
+    futures::future::try_join_all((0..READERS).map(|_| readers.acquire()))
+        .await
+        .map_err(|error| explain(path, error))?;
     Ok(Opened { writer, connected, readers, id, identity })
 }
 

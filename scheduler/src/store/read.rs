@@ -144,10 +144,7 @@ pub(super) fn ms(at: DateTime<Utc>) -> i64 {
     at.timestamp_millis()
 }
 
-/// SQL's largest number.
-pub(super) const MOST: u64 = i64::MAX as u64;
-
 /// A count as SQL keeps it; beyond SQL's largest number, that one.
 pub(super) fn big(count: u64) -> i64 {
-    i64::try_from(count.min(MOST)).unwrap_or(i64::MAX)
+    i64::try_from(count).unwrap_or(i64::MAX)
 }

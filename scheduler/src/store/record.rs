@@ -265,8 +265,8 @@ impl Attempt {
         }
     }
 
-    /// An attempt of which something is told before its fired record, or with it.
-    pub fn unseen() -> Box<Self> {
+    /// A new attempt that is on its way, boxed for [`Attempts`].
+    pub fn dispatched() -> Box<Self> {
         Box::new(Self::new(RunState::Dispatched))
     }
 

@@ -7,7 +7,7 @@ use taskparty_common::name::JobId;
 use uuid::Uuid;
 
 use super::load::{ATTEMPT, RUN};
-use super::read::{MOST, big, blob, ms, some_text, text};
+use super::read::{big, blob, ms, some_text, text};
 use super::sql::Blocks;
 use super::{Attempt, Digest, Run, Said, StoreError, Tx};
 
@@ -138,41 +138,49 @@ impl Tx<'_> {
     }
 }
 
+/// SQL's largest number.
+const LARGEST: u64 = i64::MAX as u64;
+
 impl Run {
-    /// Makes it what is read when it has been written: instants lose what is below a millisecond.
-    pub(crate) fn round_as_stored(&mut self) {
-        if let Some(planned) = &mut self.planned {
-            round(&mut planned.fire_time);
+    /// Makes it what is read when it has been written: instants lose what is below a millisecond, counts
+    /// what SQL cannot hold.
+    ///
+    /// *Invariant: all instants and counts that [`bind_run`] and [`bind_attempt`] write are cut here.*
+    pub(crate) fn cut_as_stored(&mut self) {
+        let Self { planned, fired, cancel, started_at, ended_at, attempts, .. } = self;
+        if let Some(planned) = planned {
+            cut(&mut planned.fire_time);
         }
-        if let Some(fired) = &mut self.fired {
-            round(&mut fired.since);
-            round(&mut fired.fire_time);
-            round(&mut fired.fired_at);
-            fired.start_by.as_mut().map(round);
-            fired.revision = fired.revision.min(MOST);
+        if let Some(fired) = fired {
+            for at in [&mut fired.since, &mut fired.fire_time, &mut fired.fired_at] {
+                cut(at);
+            }
+            cut_maybe([&mut fired.start_by]);
+            fired.revision = fired.revision.min(LARGEST);
             if let Some(skipped) = &mut fired.skipped {
-                round(&mut skipped.first);
-                skipped.count = skipped.count.min(MOST);
+                cut(&mut skipped.first);
+                skipped.count = skipped.count.min(LARGEST);
             }
         }
-        if let Some(cancel) = &mut self.cancel {
-            round(&mut cancel.at);
+        if let Some(cancel) = cancel {
+            cut(&mut cancel.at);
         }
-        self.started_at.as_mut().map(round);
-        self.ended_at.as_mut().map(round);
-        for attempt in self.attempts.values_mut() {
-            attempt.delivery = attempt.delivery.map(|delivery| delivery.min(MOST));
+        cut_maybe([started_at, ended_at]);
+        for attempt in attempts.values_mut() {
+            attempt.delivery = attempt.delivery.map(|delivery| delivery.min(LARGEST));
             let Attempt { due_at, dispatched_at, start_by, started_at, ended_at, check_at, .. } =
                 attempt.as_mut();
-            for at in [due_at, dispatched_at, start_by, started_at, ended_at, check_at] {
-                at.as_mut().map(round);
-            }
+            cut_maybe([due_at, dispatched_at, start_by, started_at, ended_at, check_at]);
         }
     }
 }
 
-fn round(at: &mut DateTime<Utc>) {
+fn cut(at: &mut DateTime<Utc>) {
     *at = DateTime::from_timestamp_millis(at.timestamp_millis()).unwrap_or(*at);
+}
+
+fn cut_maybe<const N: usize>(all: [&mut Option<DateTime<Utc>>; N]) {
+    all.into_iter().flatten().for_each(cut);
 }
 
 fn bind_run(query: Bound, run: &Run) -> Bound {

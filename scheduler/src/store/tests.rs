@@ -135,7 +135,7 @@ async fn a_run_is_read_back_as_it_was_written() {
 }
 
 #[tokio::test]
-async fn a_run_is_rounded_to_what_is_read_back() {
+async fn a_run_is_cut_to_what_is_read_back() {
     let (store, _dir) = store().await;
     let mut fine = run(3);
     let at = at(9) + chrono::TimeDelta::nanoseconds(987_654);
@@ -147,7 +147,7 @@ async fn a_run_is_rounded_to_what_is_read_back() {
     save(&store, vec![fine.clone()]).await;
     let loaded = load(&store, vec![fine.id]).await.remove(&fine.id).unwrap();
     assert_ne!(loaded, fine);
-    fine.round_as_stored();
+    fine.cut_as_stored();
     assert_eq!(loaded, fine);
 }
 

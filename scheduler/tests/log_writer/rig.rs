@@ -230,14 +230,12 @@ impl Rig {
 
     /// Waits until a writer has taken a result and not acked it.
     pub(crate) async fn taken(&self) {
-        until("a result is taken", || async { self.is_taken().await.then_some(()) }).await;
-    }
-
-    /// Whether a writer has taken a result and not acked it.
-    pub(crate) async fn is_taken(&self) -> bool {
         let stream = self.nats.names().results_stream();
-        let info = history::consumer_info(self.nats.js(), &stream, "log-writer").await;
-        info.unwrap().unwrap().ack_pending > 0
+        until("a result is taken", || async {
+            let info = history::consumer_info(self.nats.js(), &stream, "log-writer").await;
+            (info.unwrap().unwrap().ack_pending > 0).then_some(())
+        })
+        .await;
     }
 
     pub(crate) async fn all_processed(&self) {

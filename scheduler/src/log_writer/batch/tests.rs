@@ -31,10 +31,10 @@ async fn written(batches: Vec<Vec<Line>>) -> [Option<Run>; 2] {
     for lines in batches {
         writer(&stores[1]).write(&Batch::new(lines.clone(), Vec::new())).await.unwrap();
         keeps.write(&Batch::new(lines, Vec::new())).await.unwrap();
-        let kept = keeps.open_runs().await.take(&run_id());
+        let kept = keeps.unfinished().unwrap().take(&run_id());
         if let Some(kept) = kept {
             assert_eq!(Some(&kept), stored(&stores[0]).await.as_ref());
-            keeps.open_runs().await.keep(kept);
+            keeps.unfinished().unwrap().keep(kept);
         }
     }
     [stored(&stores[0]).await, stored(&stores[1]).await]
@@ -70,7 +70,7 @@ async fn what_another_wrote_is_not_written_over_by_what_is_kept() {
     let mut batches =
         (1..).zip(events).map(|(seq, event)| Batch::new(vec![line(seq, event)], Vec::new()));
     writer.write(&batches.next().unwrap()).await.unwrap();
-    assert!(writer.open_runs().await.has(&run_id()));
+    assert!(writer.unfinished().unwrap().has(&run_id()));
     Writer::new(theirs, Duration::from_secs(30)).write(&batches.next().unwrap()).await.unwrap();
     let asked = stored(&ours).await.unwrap().cancel;
     assert!(asked.is_some());

@@ -120,7 +120,7 @@ fn dispatched(
     setting: &Setting<'_>,
     effect: &mut Effect,
 ) {
-    let attempt = run.attempts.entry(key).or_insert_with(Attempt::unseen);
+    let attempt = run.attempts.entry(key).or_insert_with(Attempt::dispatched);
     if attempt.dispatched_at.is_some() {
         return;
     }
@@ -207,7 +207,7 @@ pub(super) fn started(
         return;
     }
     let known = run.fired.is_some();
-    let attempt = run.attempts.entry(key).or_insert_with(Attempt::unseen);
+    let attempt = run.attempts.entry(key).or_insert_with(Attempt::dispatched);
     if attempt.outcome.is_some() {
         return;
     }
@@ -237,7 +237,7 @@ pub(super) fn progress(run: &mut Run, progress: &Progress, effect: &mut Effect) 
 
 pub(super) fn result(run: &mut Run, result: &ResultRecord, effect: &mut Effect) {
     let key = (result.shard.index, result.attempt);
-    let attempt = run.attempts.entry(key).or_insert_with(Attempt::unseen);
+    let attempt = run.attempts.entry(key).or_insert_with(Attempt::dispatched);
     if attempt.outcome.is_some() {
         if note(attempt, result) {
             effect.attempts.insert(key);

@@ -13,21 +13,24 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::{AckError, Answer, Delivery, Uptime, once};
 use crate::publish::Publisher;
 
-/// Keeps leases by `+WPI` at a third of their length. Cheap to clone; its tasks end when it is gone,
-/// with all its leases.
+/// Renews leases by `+WPI` at a third of their length. Cheap to clone; its tasks end when all its clones
+/// and leases are gone.
 #[derive(Debug, Clone)]
-pub struct Keeper {
+pub struct Renewer {
     shared: Arc<Shared>,
     _ends_tasks: Arc<DropGuard>,
 }
 
 /// A lease that is kept for as long as this value lives.
 ///
-/// Dropping it stops the renewals; the message itself must then be acked or handed back.
+/// Dropping it stops the renewals, but for one that is under way; the message itself must then be acked
+/// or handed back.
 #[derive(Debug)]
 pub struct Lease {
+    /// When it ends; renewals set it.
     end: Arc<Mutex<Uptime>>,
-    keeper: Keeper,
+    renewer: Renewer,
+    /// Its row, as long as it was not renewed.
     key: Key,
 }
 
@@ -52,10 +55,12 @@ struct Young {
     looks_at: Option<Uptime>,
 }
 
+/// A lease as whoever renews it knows it.
 #[derive(Debug)]
 struct Kept {
     delivery: Delivery,
     length: Duration,
+    /// Gone when the lease was dropped: then nothing renews it.
     end: Weak<Mutex<Uptime>>,
 }
 
@@ -63,7 +68,7 @@ fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
     value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Keeper {
+impl Renewer {
     /// One that renews through `publisher`.
     ///
     /// `shutdown` ends the renewals: give it a token that outlasts the drain time, so that handlers
@@ -86,7 +91,7 @@ impl Keeper {
         self.keep_since(delivery, length, Uptime::now())
     }
 
-    /// As [`Keeper::keep`], for a message that was not sent before `received`. Lost from the start
+    /// As [`Renewer::keep`], for a message that was not sent before `received`. Lost from the start
     /// when that is longer ago than the lease.
     pub fn keep_since(&self, delivery: Delivery, length: Duration, received: Uptime) -> Lease {
         let ends = received.plus(length);
@@ -101,7 +106,7 @@ impl Keeper {
             self.shared.sooner.notify_one();
         }
         drop(young);
-        Lease { end, keeper: self.clone(), key }
+        Lease { end, renewer: self.clone(), key }
     }
 }
 
@@ -130,7 +135,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        lock(&self.keeper.shared.young).leases.remove(&self.key);
+        lock(&self.renewer.shared.young).leases.remove(&self.key);
     }
 }
 
@@ -150,13 +155,15 @@ impl Shared {
         }
     }
 
-    /// Has renewed what is due; returns when the next one is.
+    /// Gives each lease that is due a task that renews it; returns when the next one is due.
     fn renew_due(self: &Arc<Self>) -> Option<Uptime> {
         let now = Uptime::now();
         let mut young = lock(&self.young);
         while let Some(first) = young.leases.first_entry().filter(|first| first.key().0 <= now) {
-            let (keeper, kept) = (self.clone(), first.remove());
-            tokio::spawn(async move { keeper.stop.run_until_cancelled(keeper.renew(kept)).await });
+            let (renewer, kept) = (self.clone(), first.remove());
+            tokio::spawn(
+                async move { renewer.stop.run_until_cancelled(renewer.renew(kept)).await },
+            );
         }
         young.looks_at = young.leases.first_key_value().map(|((at, _), _)| *at);
         young.looks_at
@@ -166,6 +173,9 @@ impl Shared {
     async fn renew(&self, Kept { delivery, length, end }: Kept) {
         let period = period(length);
         while let Some(ends) = end.upgrade().map(|end| *lock(&end)) {
+            if ends.left().is_zero() {
+                return;
+            }
             let sent = Uptime::now();
             let renewed = once(&self.publisher, &delivery, Answer::Progress, period).await;
             let wait = match renewed {
@@ -179,7 +189,6 @@ impl Shared {
                     *end = sent.plus(length);
                     period
                 }
-                Err(_) if ends.left().is_zero() => return,
                 Err(error) => {
                     let stream = &delivery.stream;
                     tracing::warn!(%stream, seq = delivery.stream_seq, %error, "A lease was not renewed; trying again.");
