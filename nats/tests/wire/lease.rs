@@ -95,3 +95,22 @@ async fn a_lease_that_cannot_be_renewed_is_lost_and_stays_lost() {
     until("the server's answers", async || nats.client().flush().await.is_ok()).await;
     assert!(lease.is_lost());
 }
+
+#[tokio::test]
+async fn a_short_lease_is_renewed_in_time_beside_a_long_one() {
+    let server = server().await;
+    let nats = connected(&server.url()).await;
+    work(&nats).await;
+    let length = Duration::from_secs(1);
+    consumer(&nats, length).await;
+    let publisher = publisher(&nats).await;
+    publish(&publisher, "work.a", ["1".into(), "2".into()]).await;
+    let mut pull = pull(&nats);
+    let renewer = Renewer::start(publisher, &CancellationToken::new());
+    let long = renewer.keep(soon(pull.next(1)).await.unwrap().delivery, length * 600);
+    let short = renewer.keep(soon(pull.next(1)).await.unwrap().delivery, length);
+    let first_end = short.ends();
+    until("a renewal", async || short.ends() > first_end).await;
+    assert!(!short.is_lost());
+    drop((long, short));
+}
