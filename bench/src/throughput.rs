@@ -18,7 +18,7 @@ use crate::{jobs, raw};
 pub struct Config {
     /// How many runs, and as many raw ones. Rounded up to whole seconds of what is due.
     pub runs: u64,
-    /// How many are due each second; None: three quarters of what the bare messages did before. What
+    /// How many are due each second; None: four fifths of what the bare messages did before. What
     /// cannot be done in its second waits, and counts all the same.
     pub due: Option<usize>,
     /// How many executors there are.
@@ -51,7 +51,7 @@ pub async fn measure(config: Config, setting: &Setting) -> Result<Report> {
     let (path, _folder) = setting.folder()?;
     let half = config.runs.div_ceil(2);
     let before = raw::rate(half, setting, &path).await?;
-    let due = config.due.unwrap_or((before * 0.75) as usize).max(1);
+    let due = config.due.unwrap_or((before * 0.8) as usize).max(1);
     let seconds = config.runs.div_ceil(due as u64);
     let runs = seconds * due as u64;
     let mut report = Report::new("throughput", setting.words_and_history()?);

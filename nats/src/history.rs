@@ -17,7 +17,7 @@ use chrono::{DateTime, Utc};
 
 pub use self::leader::{
     ConsumerInfo, StreamInfo, consumer_info, delete_consumer, delete_message, last_by_subject,
-    message, purge_subject, stream_info,
+    message, next_by_subject, purge_subject, stream_info,
 };
 pub use self::stretch::{Start, read};
 pub(crate) use self::stretch::{create_consumer, ephemeral};

@@ -18,6 +18,7 @@ pub mod log_writer;
 mod membership;
 mod node;
 mod overlap;
+mod pending;
 mod recover;
 pub mod registry;
 mod release;

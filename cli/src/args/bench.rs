@@ -21,7 +21,7 @@ pub(crate) enum BenchCommand {
         /// How many runs are counted.
         #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
         runs: u64,
-        /// How many are due each second. [default: three quarters of what the bare messages do]
+        /// How many are due each second. [default: four fifths of what the bare messages do]
         #[arg(long, value_name = "N", value_parser = count)]
         due: Option<usize>,
         #[command(flatten)]

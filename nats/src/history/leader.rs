@@ -176,6 +176,25 @@ pub async fn last_by_subject(
     .await
 }
 
+/// The first message of `subject` in `stream` from sequence `seq` on, from the leader; none when there is
+/// none. `subject` may hold wildcards.
+///
+/// # Errors
+/// [`ReadError`].
+pub async fn next_by_subject(
+    js: &Context,
+    stream: &str,
+    subject: &str,
+    seq: u64,
+) -> Result<Option<Record>, ReadError> {
+    retried(ASK_DEADLINE, || async {
+        let handle = js.get_stream_no_info(stream).await;
+        let handle = handle.map_err(|error| Step::Never(ReadError::Refused(error.to_string())))?;
+        found(stream, handle.get_first_raw_message_by_subject(subject, seq).await)
+    })
+    .await
+}
+
 /// The message with sequence `seq` in `stream`, from the leader; none when it is not there.
 ///
 /// # Errors

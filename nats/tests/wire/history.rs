@@ -2,8 +2,8 @@ use std::ops::ControlFlow;
 
 use taskparty_nats::connect::Nats;
 use taskparty_nats::history::{
-    ReadError, Start, consumer_info, delete_message, last_by_subject, purge_subject, read,
-    stream_info,
+    ReadError, Start, consumer_info, delete_message, last_by_subject, next_by_subject,
+    purge_subject, read, stream_info,
 };
 
 use crate::support::{PATIENCE, connected, plain, publish, publisher, server, soon, stream};
@@ -56,6 +56,9 @@ async fn what_is_asked_of_the_leader_is_answered_in_kind() {
     let last = last_by_subject(js, "S", "s.*").await.unwrap().unwrap();
     assert_eq!((last.seq, last.payload.as_ref()), (2, b"2".as_slice()));
     assert!(last_by_subject(js, "S", "s.z").await.unwrap().is_none());
+    let next = next_by_subject(js, "S", "s.a", 2).await.unwrap().unwrap();
+    assert_eq!((next.seq, next.payload.as_ref()), (2, b"2".as_slice()));
+    assert!(next_by_subject(js, "S", "s.a", 3).await.unwrap().is_none());
     let info = stream_info(js, "S").await.unwrap();
     assert_eq!((info.messages, info.last_seq, info.max_bytes), (2, 3, None));
     assert_eq!(purge_subject(js, "S", "s.a").await.unwrap(), 2);

@@ -25,6 +25,7 @@ use super::definitions::{job_id, refused, unreadable};
 use super::live;
 use super::problem::{Code, Problem};
 use super::wire::{Nothing, TriggerJob, Triggered};
+use crate::pending;
 
 /// How far ahead a trigger may be.
 const FURTHEST: TimeDelta = TimeDelta::days(3660);
@@ -280,17 +281,13 @@ async fn earlier(api: &Api, job: &JobId, key: &str) -> Result<Option<Triggered>,
             at: intent.fire_time,
         }));
     }
-    let triggers = names.triggers_stream();
-    for subject in [delay_subject(api, job, key), names.trigger(job)] {
-        let record = history::last_by_subject(js, &triggers, &subject).await.map_err(unreadable)?;
-        if let Some(first) = record.and_then(|record| trigger_of(&record.payload, key)) {
-            let before = made_before(job, &first);
-            // Whoever stored it may have died before it was announced.
-            announce(api, first).await;
-            return Ok(Some(before));
-        }
-    }
-    Ok(None)
+    let Some(first) = pending::trigger(&api.nats, job, key).await.map_err(unreadable)? else {
+        return Ok(None);
+    };
+    let before = made_before(job, &first);
+    // Whoever stored it may have died before it was announced.
+    announce(api, first).await;
+    Ok(Some(before))
 }
 
 fn made_before(job: &JobId, first: &TriggerRequest) -> Triggered {

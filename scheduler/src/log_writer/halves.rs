@@ -22,7 +22,7 @@ use super::transition::Event;
 /// The longest that a line waits, beside what the batch before it takes.
 const LONGEST: Duration = Duration::from_millis(250);
 
-/// With so many new lines at once there is much under way.
+/// With so many new lines at once there is much under way; where batches are smaller, nothing waits.
 const BUSY: usize = 200;
 
 /// The most lines that wait; with more, all are written. Each may be a message: with a batch they stay
@@ -37,7 +37,7 @@ const MOST_BYTES: usize = 8 << 20;
 pub(super) struct Arrived<M> {
     pub(super) line: Line,
     pub(super) message: Arc<M>,
-    /// Those of the message.
+    /// How many bytes the message has.
     pub(super) bytes: usize,
     /// When it came.
     pub(super) at: Instant,

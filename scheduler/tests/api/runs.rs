@@ -3,6 +3,9 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
+use taskparty_common::name::JobId;
+use taskparty_nats::history::{delete_message, last_by_subject};
+use taskparty_nats::publish::Draft;
 use taskparty_nats::subject::Bucket;
 use taskparty_scheduler::Role;
 
@@ -98,6 +101,26 @@ async fn a_page_of_nothing_is_refused() {
         assert_eq!(problem["code"], "invalid");
         assert!(problem["detail"].as_str().unwrap().contains("from 1 to"), "{problem}");
     }
+    rig.stop().await;
+}
+
+#[tokio::test]
+async fn a_key_is_known_while_its_trigger_waits_behind_another_and_the_server_has_forgotten_it() {
+    let rig = Rig::start(&[Role::Api]).await;
+    rig.ask("job", "apply", json!({"jobs": [spec("a")]})).await.unwrap();
+    let trigger =
+        async |key: &str| rig.ask("job", "trigger", json!({"id": "a", "key": key})).await.unwrap();
+    let first = trigger("order-1").await;
+    // Stored anew, so that the server does not know the message by its id.
+    let buckets = rig.buckets().await;
+    let (js, names) = (buckets.nats().js(), buckets.nats().names());
+    let (stream, subject) = (names.triggers_stream(), names.trigger(&JobId::new("a").unwrap()));
+    let stored = last_by_subject(js, &stream, &subject).await.unwrap().unwrap();
+    assert!(delete_message(js, &stream, stored.seq).await.unwrap());
+    buckets.publisher().publish(Draft::new(subject, stored.payload)).await.unwrap();
+    trigger("order-2").await;
+    let again = trigger("order-1").await;
+    assert_eq!((&again["run"], &again["created"]), (&first["run"], &json!(false)));
     rig.stop().await;
 }
 

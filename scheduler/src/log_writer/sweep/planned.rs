@@ -11,12 +11,13 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::FutureExt;
 use taskparty_common::fire::{FireId, Identity};
-use taskparty_nats::history::{ReadError, last_by_subject};
+use taskparty_nats::history::ReadError;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::SweepError;
 use crate::log_writer::Parts;
+use crate::pending;
 use crate::store::{Decision, Run};
 
 /// How long after its time a trigger without a fired record is looked for.
@@ -64,17 +65,5 @@ impl Planned {
 async fn is_pending(parts: &Parts, run: &Run) -> Result<bool, ReadError> {
     let lock = run.planned.as_ref().and_then(|planned| FireId::from_lock_key(&planned.lock));
     let Some(Identity::Trigger(id)) = lock.map(|lock| lock.identity) else { return Ok(true) };
-    let nats = parts.buckets.nats();
-    let names = nats.names();
-    for subject in [names.delay_at(&run.job, &id), names.trigger(&run.job)] {
-        let found = last_by_subject(nats.js(), &names.triggers_stream(), &subject).await?;
-        let ours = |payload: &[u8]| {
-            let found = serde_json::from_slice::<serde_json::Value>(payload).ok();
-            found.is_some_and(|found| found["id"] == *id)
-        };
-        if found.is_some_and(|found| ours(&found.payload)) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    Ok(pending::trigger(parts.buckets.nats(), &run.job, &id).await?.is_some())
 }
