@@ -22,21 +22,22 @@ pub(crate) async fn trigger(
 ) -> Result<Option<TriggerRequest>, ReadError> {
     let (js, names) = (nats.js(), nats.names());
     let stream = names.triggers_stream();
-    let ours = |payload: &[u8]| {
-        let found = serde_json::from_slice::<TriggerRequest>(payload).ok();
-        found.filter(|found| found.id == id)
-    };
     let delayed = last_by_subject(js, &stream, &names.delay_at(job, id)).await?;
-    if let Some(found) = delayed.and_then(|record| ours(&record.payload)) {
+    if let Some(found) = delayed.and_then(|record| read(&record.payload, id)) {
         return Ok(Some(found));
     }
     let (subject, mut seq) = (names.trigger(job), 0);
     for _ in 0..MOST {
         let Some(next) = next_by_subject(js, &stream, &subject, seq).await? else { break };
-        if let Some(found) = ours(&next.payload) {
+        if let Some(found) = read(&next.payload, id) {
             return Ok(Some(found));
         }
         seq = next.seq + 1;
     }
     Ok(None)
+}
+
+/// The trigger in `payload`, if it is `id`.
+pub(crate) fn read(payload: &[u8], id: &str) -> Option<TriggerRequest> {
+    serde_json::from_slice::<TriggerRequest>(payload).ok().filter(|found| found.id == id)
 }

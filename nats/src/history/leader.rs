@@ -7,7 +7,8 @@ use async_nats::jetstream::Context;
 use async_nats::jetstream::context::{ConsumerInfoErrorKind, GetStreamErrorKind};
 use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::stream::{
-    ConsumerErrorKind, DeleteMessageErrorKind, PurgeErrorKind, RawMessageError, RawMessageErrorKind,
+    ConsumerErrorKind, DeleteMessageErrorKind, PurgeErrorKind, RawMessageError,
+    RawMessageErrorKind, Stream,
 };
 use async_nats::jetstream::{Error as ApiError, ErrorCode};
 use chrono::{DateTime, Utc};
@@ -129,8 +130,7 @@ pub async fn consumer_info(
     consumer: &str,
 ) -> Result<Option<ConsumerInfo>, ReadError> {
     retried(ASK_DEADLINE, || async {
-        let handle = js.get_stream_no_info(stream).await;
-        let handle = handle.map_err(|error| Step::Never(ReadError::Refused(error.to_string())))?;
+        let handle = handle_of(js, stream).await?;
         match handle.consumer_info(consumer).await {
             Ok(info) => Ok(Some(ConsumerInfo {
                 created: info.created,
@@ -169,8 +169,7 @@ pub async fn last_by_subject(
     subject: &str,
 ) -> Result<Option<Record>, ReadError> {
     retried(ASK_DEADLINE, || async {
-        let handle = js.get_stream_no_info(stream).await;
-        let handle = handle.map_err(|error| Step::Never(ReadError::Refused(error.to_string())))?;
+        let handle = handle_of(js, stream).await?;
         found(stream, handle.get_last_raw_message_by_subject(subject).await)
     })
     .await
@@ -188,8 +187,7 @@ pub async fn next_by_subject(
     seq: u64,
 ) -> Result<Option<Record>, ReadError> {
     retried(ASK_DEADLINE, || async {
-        let handle = js.get_stream_no_info(stream).await;
-        let handle = handle.map_err(|error| Step::Never(ReadError::Refused(error.to_string())))?;
+        let handle = handle_of(js, stream).await?;
         found(stream, handle.get_first_raw_message_by_subject(subject, seq).await)
     })
     .await
@@ -201,11 +199,16 @@ pub async fn next_by_subject(
 /// [`ReadError`].
 pub async fn message(js: &Context, stream: &str, seq: u64) -> Result<Option<Record>, ReadError> {
     retried(ASK_DEADLINE, || async {
-        let handle = js.get_stream_no_info(stream).await;
-        let handle = handle.map_err(|error| Step::Never(ReadError::Refused(error.to_string())))?;
+        let handle = handle_of(js, stream).await?;
         found(stream, handle.get_raw_message(seq).await)
     })
     .await
+}
+
+/// A handle on `stream`; whether there is such a stream its answers say.
+async fn handle_of(js: &Context, stream: &str) -> Result<Stream<()>, Step> {
+    let handle = js.get_stream_no_info(stream).await;
+    handle.map_err(|error| Step::Never(ReadError::Refused(error.to_string())))
 }
 
 fn found(
@@ -238,8 +241,7 @@ fn found(
 pub async fn delete_message(js: &Context, stream: &str, seq: u64) -> Result<bool, ReadError> {
     const DELETE_FAILED: ErrorCode = ErrorCode::STREAM_MESSAGE_DELETE_FAILED;
     retried(ASK_DEADLINE, || async {
-        let handle = js.get_stream_no_info(stream).await;
-        let handle = handle.map_err(|error| Step::Never(ReadError::Refused(error.to_string())))?;
+        let handle = handle_of(js, stream).await?;
         handle.delete_message(seq).await.or_else(|error| match error.kind() {
             DeleteMessageErrorKind::JetStream(error) => match error.error_code() {
                 ErrorCode::NO_MESSAGE_FOUND | ErrorCode::SEQUENCE_NOT_FOUND => Ok(false),
@@ -262,8 +264,7 @@ pub async fn delete_consumer(
     consumer: &str,
 ) -> Result<bool, ReadError> {
     retried(ASK_DEADLINE, || async {
-        let handle = js.get_stream_no_info(stream).await;
-        let handle = handle.map_err(|error| Step::Never(ReadError::Refused(error.to_string())))?;
+        let handle = handle_of(js, stream).await?;
         match handle.delete_consumer(consumer).await {
             Ok(_) => Ok(true),
             Err(error) => match error.kind() {
@@ -286,8 +287,7 @@ pub async fn delete_consumer(
 /// [`ReadError`]; after [`ReadError::Unanswered`] they may be gone.
 pub async fn purge_subject(js: &Context, stream: &str, subject: &str) -> Result<u64, ReadError> {
     retried(ASK_DEADLINE, || async {
-        let handle = js.get_stream_no_info(stream).await;
-        let handle = handle.map_err(|error| Step::Never(ReadError::Refused(error.to_string())))?;
+        let handle = handle_of(js, stream).await?;
         match handle.purge().filter(subject).await {
             Ok(done) => Ok(done.purged),
             Err(error) => match error.kind() {

@@ -1,25 +1,34 @@
 use std::time::Duration;
 
+use taskparty_nats::connect::Nats;
 use taskparty_nats::consume::{Pull, PullConfig};
 use taskparty_nats::lease::{self, AckError, Renewer};
+use taskparty_nats::publish::Publisher;
+use taskparty_nats::server::Server;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{
     PATIENCE, connected, consumer, messages, publish, publisher, server, soon, until, work,
 };
 
-fn pull(nats: &taskparty_nats::connect::Nats) -> Pull {
+fn pull(nats: &Nats) -> Pull {
     Pull::new(nats.js(), "WORK", "con", PullConfig::default())
+}
+
+/// A work queue with so many messages, and a consumer that leases them for `length`.
+async fn site(length: Duration, count: usize) -> (Server, Nats, Publisher) {
+    let server = server().await;
+    let nats = connected(&server.url()).await;
+    work(&nats).await;
+    consumer(&nats, length).await;
+    let publisher = publisher(&nats).await;
+    publish(&publisher, "work.a", (1..=count).map(|n| n.to_string())).await;
+    (server, nats, publisher)
 }
 
 #[tokio::test]
 async fn an_ack_is_confirmed_and_a_nak_brings_it_again_at_once() {
-    let server = server().await;
-    let nats = connected(&server.url()).await;
-    work(&nats).await;
-    consumer(&nats, PATIENCE).await;
-    let publisher = publisher(&nats).await;
-    publish(&publisher, "work.a", ["1".into(), "2".into()]).await;
+    let (_server, nats, publisher) = site(PATIENCE, 2).await;
     let mut pull = pull(&nats);
 
     let first = soon(pull.next(1)).await.unwrap().delivery;
@@ -37,12 +46,7 @@ async fn an_ack_is_confirmed_and_a_nak_brings_it_again_at_once() {
 
 #[tokio::test]
 async fn an_ack_that_nobody_hears_is_an_error() {
-    let server = server().await;
-    let nats = connected(&server.url()).await;
-    work(&nats).await;
-    consumer(&nats, PATIENCE).await;
-    let publisher = publisher(&nats).await;
-    publish(&publisher, "work.a", ["1".into()]).await;
+    let (_server, nats, publisher) = site(PATIENCE, 1).await;
     let delivery = soon(pull(&nats).next(1)).await.unwrap().delivery;
     nats.js().delete_consumer_from_stream("con", "WORK").await.unwrap();
     let error = lease::ack(&publisher, &delivery, Duration::from_millis(300)).await;
@@ -51,13 +55,8 @@ async fn an_ack_that_nobody_hears_is_an_error() {
 
 #[tokio::test]
 async fn a_lease_is_kept_while_work_goes_on() {
-    let server = server().await;
-    let nats = connected(&server.url()).await;
-    work(&nats).await;
     let length = Duration::from_secs(1);
-    consumer(&nats, length).await;
-    let publisher = publisher(&nats).await;
-    publish(&publisher, "work.a", ["1".into()]).await;
+    let (_server, nats, publisher) = site(length, 1).await;
     let mut pull = pull(&nats);
     let delivery = soon(pull.next(1)).await.unwrap().delivery;
     let renewer = Renewer::start(publisher.clone(), &CancellationToken::new());
@@ -77,13 +76,8 @@ async fn a_lease_is_kept_while_work_goes_on() {
 
 #[tokio::test]
 async fn a_lease_that_cannot_be_renewed_is_lost_and_stays_lost() {
-    let server = server().await;
-    let nats = connected(&server.url()).await;
-    work(&nats).await;
     let length = Duration::from_secs(1);
-    consumer(&nats, length).await;
-    let publisher = publisher(&nats).await;
-    publish(&publisher, "work.a", ["1".into()]).await;
+    let (server, nats, publisher) = site(length, 1).await;
     let delivery = soon(pull(&nats).next(1)).await.unwrap().delivery;
     let renewer = Renewer::start(publisher, &CancellationToken::new());
     let lease = renewer.keep(delivery, length);
@@ -98,13 +92,8 @@ async fn a_lease_that_cannot_be_renewed_is_lost_and_stays_lost() {
 
 #[tokio::test]
 async fn a_short_lease_is_renewed_in_time_beside_a_long_one() {
-    let server = server().await;
-    let nats = connected(&server.url()).await;
-    work(&nats).await;
     let length = Duration::from_secs(1);
-    consumer(&nats, length).await;
-    let publisher = publisher(&nats).await;
-    publish(&publisher, "work.a", ["1".into(), "2".into()]).await;
+    let (_server, nats, publisher) = site(length, 2).await;
     let mut pull = pull(&nats);
     let renewer = Renewer::start(publisher, &CancellationToken::new());
     let long = renewer.keep(soon(pull.next(1)).await.unwrap().delivery, length * 600);

@@ -226,10 +226,6 @@ fn message(
     TriggerRequest { by, params, ..TriggerRequest::new(trigger_id, fire.job, whose, kind, run, at) }
 }
 
-fn delay_subject(api: &Api, job: &JobId, trigger_id: &str) -> String {
-    api.nats.names().delay_at(job, trigger_id)
-}
-
 fn draft(
     api: &Api,
     message: &TriggerRequest,
@@ -241,7 +237,7 @@ fn draft(
     let target = names.trigger(&message.job);
     let draft = match due {
         None => Draft::new(target, body),
-        Some(at) => Draft::new(delay_subject(api, &message.job, &message.id), body).at(at, target),
+        Some(at) => Draft::new(names.delay_at(&message.job, &message.id), body).at(at, target),
     };
     Ok(draft.id(format!("{}.{}", message.job, message.id)))
 }
@@ -300,10 +296,6 @@ fn made_before(job: &JobId, first: &TriggerRequest) -> Triggered {
     }
 }
 
-fn trigger_of(body: &[u8], id: &str) -> Option<TriggerRequest> {
-    serde_json::from_slice::<TriggerRequest>(body).ok().filter(|first| first.id == id)
-}
-
 /// The trigger that is stored at `seq`, when it is still there, with the call that made it.
 async fn stored_trigger(
     api: &Api,
@@ -314,6 +306,6 @@ async fn stored_trigger(
     let record = history::message(api.nats.js(), &stream, seq).await.map_err(unreadable)?;
     Ok(record.and_then(|record| {
         let call = record.headers.get(CALL).map(|call| call.as_str().to_owned());
-        Some((trigger_of(&record.payload, id)?, call))
+        Some((pending::read(&record.payload, id)?, call))
     }))
 }
